@@ -157,6 +157,12 @@ class Summary(Record, frozen=True):
     judging: Judging | None = None
     metrics: dict[str, Number | None] = {}
 
+    @property
+    def so_far(self) -> str:
+        """On how many examples these metrics are while others of the split follow, as `32 of 200`; else empty. They do
+        not compare with metrics of all."""
+        return f"{self.n} of {self.whole}" if self.whole and self.n < self.whole else ""
+
     def __post_init__(self) -> None:
         if self.task is not None:
             msgspec.convert({f"task.{key}": value for key, value in self.task.items()}, RunSettings)

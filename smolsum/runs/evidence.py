@@ -53,9 +53,8 @@ def write_evidence(run: RunPaths, step: int, folder: Path, remedy: str, warn: Ca
             summary, scores = read_summary(evaluation), read_jsonl(evaluation / SCORES)
             if summary.n != len(scores):
                 raise SmolsumError(f"{evaluation} has {len(scores)} scores for {summary.n} examples")
-            if summary.whole and summary.n < summary.whole:
-                yet = f"{summary.n} of {summary.whole} examples yet"
-                raise SmolsumError(f"{evaluation} has {yet}; {run.resume_command} evaluates the others")
+            if yet := summary.so_far:
+                raise SmolsumError(f"{evaluation} has {yet} examples yet; {run.resume_command} evaluates the others")
         except SmolsumError as error:
             warn(f"not in the card: {error.message}")
             continue

@@ -147,7 +147,7 @@ def _evaluations_left(run: Run) -> float:
 def _part_left(summary: Summary) -> float:
     if not summary.metrics:
         return 1.0
-    return max(0.0, 1.0 - summary.n / summary.whole) if summary.whole else 0.0
+    return 1.0 - summary.n / summary.whole if summary.whole and summary.so_far else 0.0
 
 
 def mean_step(run: Run) -> float | None:

@@ -134,8 +134,10 @@ class Progress:
             if now - self._count_began < FIRST_S:
                 return
             if self._bar is not None:
-                room = self._bar.console.width - len(label) - _BAR_WIDTH
-                self._bar.update(self._bar.task_ids[0], description=label, numbers=_fit(count.parts, room))
+                ended = count.done == count.total
+                name, parts = (then or label, []) if ended else (label, count.parts)
+                room = self._bar.console.width - len(name) - _BAR_WIDTH
+                self._bar.update(self._bar.task_ids[0], description=name, numbers=_fit(parts, room))
             elif not self._counted and not self._live:
                 self._counted = True
                 self.note(f"{label}: {count}")

@@ -26,7 +26,7 @@ def results(snapshot: Snapshot, width: int, height: int) -> Pane:
         for label, summary in run.results.items()
         if summary.metrics
     }
-    columns, part = dict(evaluated), sampled_start(run)
+    columns, part = dict(evaluated), _sampled_start(run)
     if len(columns) > 1 and not part:
         columns[CHANGE] = _changes(*[*columns.values()][:: len(columns) - 1])
     validated = {metric: run.last(f"validation/{metric}") for metric in ("reward", *run.headlines)}
@@ -74,20 +74,13 @@ def shown(value: float | None, form: str) -> str:
     return number(value) if value is None or not form else format(value, form)
 
 
-def sampled_start(run: Run) -> str:
-    """Return on how many prompts the start is measured while they are not all, as `32 of 200`; else nothing. Its means
-    do not compare with those of all prompts."""
-    start = run.results.get("start")
-    return f"{start.n} of {start.whole}" if start is not None and start.whole else ""
-
-
 def gained(run: Run, *, ascii: bool) -> list[str]:
     """Return when the model was last measured, then the constraint and the quality at the start and then:
     `after length:`, `on target 4.5% → 96.0%`. That is the newest evaluation of the test split, or a validation after it
     (`step 210:`). Empty before the first evaluation, and for runs whose task did not say what they are."""
     label, newest = run.newest_result
     start, arrow = run.results["start"].metrics if "start" in run.results else {}, "->" if ascii else "→"
-    part = sampled_start(run)
+    part = _sampled_start(run)
     start = {} if part else start
     when = f"at the start{part and f' ({part})'}" if label == "start" else f"after {clean(label)}"
     now: Mapping[str, float | None] = newest.metrics
@@ -104,3 +97,7 @@ def gained(run: Run, *, ascii: bool) -> list[str]:
             ends = ends[:1] if label == "start" else ends
             found.append(f"{clean(one.title)} {f' {arrow} '.join(ends)}")
     return [f"{when}:", *found] if found else []
+
+
+def _sampled_start(run: Run) -> str:
+    return run.results["start"].so_far if "start" in run.results else ""

@@ -15,11 +15,12 @@ from support.training import arguments, kill_in_step, learned, weights
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.rollout.sampling_count import SamplingCount
+from smolsum.runs.listing import inventory
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_run
 from smolsum.training import loop
 from smolsum.training.session import Session
-from smolsum.watch.results_page import gained, sampled_start
+from smolsum.watch.results_page import gained
 
 SETTINGS = {"stages__length__steps": 2, "stages__quality__steps": 1, "train__validate_every": 1}
 SAMPLE = {"train__start_prompts": "2", "train__fresh_evaluations": True}
@@ -82,7 +83,9 @@ def test_a_killed_run_completes_its_start(data: Path, finished: Path, tmp_path: 
     run = tmp_path / "killed"
     assert (start_of(run)["n"], start_of(run)["whole"]) == (2, 4)
     read = read_run(RunPaths(run))
-    assert sampled_start(read) == "2 of 4"
+    assert read.results["start"].so_far == "2 of 4"
+    (listed,) = [one for one in inventory(tmp_path) if one.name == "killed"]
+    assert listed.metrics == {}
     assert gained(read, ascii=True)[0] == "validation 1:"
     assert not any("->" in text for text in gained(read, ascii=True))
     refused = call("stats", run / "eval" / "start-test", finished / "eval" / "start-test")
