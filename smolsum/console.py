@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?\s?([%a-z]{0,3}|\*)|-|[-+]?inf|nan|", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters except line ends and tabs, and characters that change the direction of text."""
-METER_S = 10.0
-"""Seconds between two lines of a meter, where there is no bar."""
+METER_S, FIRST_S = 10.0, 3.0
+"""Seconds between two lines of a meter, where there is no bar, and before the first one."""
 _plain = False
 
 
@@ -185,30 +185,35 @@ class Meter:
         """`doing` is the label and `total` the end."""
         self._doing, self._total, self._quiet = doing, total, quiet
         self._first: int | None = None
+        self._said = -1
         self._bar: Progress | None = None
 
     def __enter__(self) -> Self:
-        self._began = self._printed = time.monotonic()
+        self._began = time.monotonic()
+        self._next = self._began + FIRST_S
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
-    def to(self, done: int, note: str = "") -> None:
-        """Show `done` of the total, with `note` after it. The first call may start above 0, for work done before."""
+    def to(self, done: int, note: str = "", *, left_s: float | None = None) -> None:
+        """Show `done` of the total, with `note` after it. The first call may start above 0, for work done before.
+        `left_s` are the seconds left where the caller knows them better, from parts of what comes next."""
         if self._first is None:
             self._first, self._began = done, time.monotonic()
             if live() and not self._quiet:
                 self._bar = bar(self._doing, self._total)
         now = time.monotonic()
         fresh = done - self._first
-        left = f"eta {duration((now - self._began) / fresh * (self._total - done))}" if fresh else ""
+        if left_s is None and fresh:
+            left_s = (now - self._began) / fresh * (self._total - done)
+        left = "" if left_s is None else f"eta {duration(left_s)}"
         text = " ".join(part for part in (f"{done}/{self._total}", note, left) if part)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, numbers=text)
-        elif not self._quiet and (now - self._printed >= METER_S or (done == self._total and fresh)):
-            self._printed = now
+        elif not self._quiet and self._said < self._total and (now >= self._next or (done == self._total and fresh)):
+            self._next, self._said = now + METER_S, done
             narrate(f"{self._doing} {text}")
 
 

@@ -59,6 +59,25 @@ class RolloutGroup:
     rollouts: tuple[Rollout, ...]
 
 
+@dataclass(frozen=True)
+class SamplingProgress:
+    """How far a batch of completions is that are sampled together."""
+
+    total: int
+    """completions of the batch"""
+    ended: int
+    """those of them that are whole"""
+    tokens: int
+    """sampled so far, of all"""
+    share: float
+    """of the batch's work that is done, in [0, 1], counted in tokens: those of the prompts, and all that the
+    completions may still have"""
+
+
+def unheard(progress: SamplingProgress) -> None:
+    """Take a report of progress and do nothing with it."""
+
+
 Seen = Literal["source", "completion", "reference"]
 SEEN = ", ".join(get_args(Seen))
 

@@ -72,7 +72,10 @@ class MeasureFlags:
     ] = 6
     fresh: Annotated[
         bool,
-        typer.Option("--fresh", help="Use no cache: repeat questions that the judge answered in other evaluations."),
+        typer.Option(
+            "--fresh",
+            help="Make anew what other evaluations have: completions of the same model, and answers of the judge.",
+        ),
     ] = False
     temperature: Annotated[float, typer.Option(metavar="T", min=0.0, help="Sampling temperature; 0 is greedy.")] = 0.0
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of sampling above temperature 0.")] = 0
@@ -118,6 +121,7 @@ class MeasureFlags:
             presets=self.preset or [],
             config_file=self.config,
             sets=self.sets or [],
+            fresh=self.fresh,
             workers=worker_list(self.worker) or os.environ.get("SMOLSUM_WORKERS", ""),
         )
 

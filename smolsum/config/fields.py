@@ -98,6 +98,14 @@ Trackers = Annotated[
     str, Rule(f"names of trackers ({', '.join(TRACKERS)}), each once", _are_trackers, f"--track {TRACKERS[0]}")
 ]
 Bands = Annotated[str, Rule("two names or more, each once", _are_bands, "--set difficulty.bands=easy,medium,hard")]
+StartPrompts = Annotated[
+    str,
+    Rule(
+        "auto, all or a whole number above 0",
+        lambda s: s in ("auto", "all") or bool(re.fullmatch(r"0*[1-9]\d{0,14}", s, re.ASCII)),
+        "--set train.start_prompts=32, or all",
+    ),
+]
 Thinking = Literal["template", "off"]
 Schedule = Literal["constant", "linear", "cosine"]
 Course = Literal["linear", "cosine"]

@@ -317,6 +317,12 @@ class TrainConfig:
     """Latest checkpoints that are kept, besides the best and the last of each stage."""
     eval_batch: fields.PositiveCount = 50
     """Prompts generated at once in validation and evaluation."""
+    start_prompts: fields.StartPrompts = "auto"
+    """Prompts of the test split that the model is evaluated on before its first step, always the same; the others
+    follow once it is trained. `auto`: all for a model below 20 million parameters, 32 for others."""
+    fresh_evaluations: bool = False
+    """Whether evaluations make every completion themselves, also where another evaluation in the folder of runs has
+    those of the same model, prompts and settings."""
 
 
 @dataclass(frozen=True)

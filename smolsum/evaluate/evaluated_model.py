@@ -95,6 +95,8 @@ class TargetOptions:
     config_file: Path | None = None
     sets: Sequence[str] = ()
     """KEY=VALUE"""
+    fresh: bool = False
+    """whether completions are made although another evaluation has them"""
     workers: str = ""
     """URLs, by comma, of the workers that sample"""
 
@@ -199,7 +201,8 @@ def _model(reference: str, runs_dir: Path) -> str:
 
 def _settings(options: TargetOptions, model: str | None, config_file: Path | None) -> Config:
     """Return the settings, with the workers of this evaluation: those that trained a run may be gone."""
-    flags = {"run.dir": str(options.runs_dir), "workers.urls": options.workers, "task.name": options.task}
+    flags: dict[str, Any] = {"run.dir": str(options.runs_dir), "workers.urls": options.workers}
+    flags |= {"task.name": options.task, "train.fresh_evaluations": options.fresh or None}
     try:
         return resolve(
             TASKS, model=model, presets=options.presets, config_file=config_file, sets=options.sets, flags=flags

@@ -5,7 +5,7 @@ use `evaluate`, which adds the judge."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,20 +17,23 @@ from smolsum.console import Meter
 from smolsum.errors import UsageError
 from smolsum.evaluate.evaluated_model import Target
 from smolsum.evaluate.judge_metrics import judged_summary
+from smolsum.evaluate.kept_completions import completions_key, find_kept
 from smolsum.evaluate.prompt_encoding import encode_prompts, meteor_matching, split_fingerprints
 from smolsum.evaluate.sampling import GREEDY, DecodingSettings, complete, complete_by_api, complete_by_workers
-from smolsum.evaluate.storage import TASK, WEIGHTS, Completer, obtain, write_scores
+from smolsum.evaluate.storage import KEY, TASK, WEIGHTS, Completer, obtain, write_scores
 from smolsum.evaluate.tables import describe_task, error_shares, show_judged, show_measured, show_unjudged, with_judge
 from smolsum.files import digest, locked
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import tokenizer_digest
-from smolsum.runs.record_io import has_scores
+from smolsum.rollout.sampling_count import SamplingCounter, ShowCount
+from smolsum.runs.evaluation_records import BEHIND
+from smolsum.runs.record_io import has_scores, read_summary
 from smolsum.runs.run_info import FIXED
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
 from smolsum.tasks.data import Split, check_references
 from smolsum.tasks.data_files import SPLITS
-from smolsum.types import Prompt, Rollout, RolloutGroup
+from smolsum.types import Prompt, Rollout, RolloutGroup, SamplingProgress
 
 if TYPE_CHECKING:
     from smolsum.evaluate.judging import JudgeOptions
@@ -53,11 +56,17 @@ class EvaluationJob:
     """fingerprints of `model`, `tokenizer` and `data` (by split), and the METEOR matcher"""
     remedy: str
     """the command that continues"""
+    policy: Policy
+    """which `model` describes; its weights need not be read"""
+    runs_dir: Path
+    """the folder of all runs, in which completions of the same model may be"""
     decoding: DecodingSettings = GREEDY
     step: int | None = None
     """for a model of a run"""
     trained: str | None = None
-    """for a stage of a run: the fingerprint of the stages so far"""
+    """for a stage of a run: the fingerprint of the stages so far, empty at the start"""
+    whole: int = 0
+    """prompts of the split, which may be more than these; 0: these are all"""
 
     @cached_property
     def measures(self) -> Mapping[str, Any]:
@@ -68,17 +77,30 @@ class EvaluationJob:
     def made_from(self) -> dict[str, Any]:
         """What decides the completions and, as `task`, the measures."""
         model = self.config.model
+        asked = {
+            "tokenizer": self.provenance["tokenizer"],
+            **self.provenance["data"][self.split],
+            "sampler": self.decoding.name,
+            "max_new_tokens": self.config.sampling.max_new_tokens,
+        }
         return {
             "model": model.path,
             "weights": self.provenance["model"]["weights"] if self.step is None else f"step {self.step}",
             "dtype": model.dtype,
             "quantize": model.quantize,
-            "tokenizer": self.provenance["tokenizer"],
-            **self.provenance["data"][self.split],
-            "sampler": self.decoding.name,
-            "max_new_tokens": self.config.sampling.max_new_tokens,
+            **asked,
             TASK: {**self.measures, **self.task.evaluation.code(self.config)},
+            KEY: self._key(asked),
         }
+
+    def _key(self, asked: Mapping[str, Any]) -> str:
+        """Return the fingerprint of the completions, which all evaluations of a model share; empty for a checkpoint
+        that only its run knows, and for a model behind an endpoint."""
+        weights = str(self.provenance["model"]["weights"])
+        if weights.startswith(BEHIND) or (self.step is not None and self.trained is None):
+            return ""
+        own = f"{weights} {self.trained}" if self.trained else weights
+        return completions_key(self.policy, own, self.config.model.quantize, asked)
 
     @property
     def weights(self) -> str:
@@ -111,11 +133,34 @@ class Measured:
     summary: dict[str, Any]
 
 
-def score(job: EvaluationJob, completer: Completer, *, quiet: bool = True) -> Measured:
-    """Complete the prompts, measure and save; scores that exist, which may be a judge's, are kept."""
+def score(
+    job: EvaluationJob, completer: Completer, *, showing: AbstractContextManager[ShowCount], note: Callable[[str], None]
+) -> Measured:
+    """Complete the prompts, measure and save; scores that exist of them all, which may be a judge's, are kept.
+
+    The function of `showing` gets the count of completions as they come, `note` a sentence on those that another
+    evaluation has made.
+    """
     folder, task, samples = job.folder, job.task, job.decoding.samples
-    with Meter("generating", len(job.prompts), quiet=quiet) as meter:
-        groups = obtain(folder, job.prompts, job.made_from, completer, job.remedy, report=meter.to, samples=samples)
+    made_from, prompts = job.made_from, job.prompts
+
+    def elsewhere(missing: Sequence[Prompt]) -> list[RolloutGroup]:
+        if job.config.train.fresh_evaluations:
+            return []
+        kept, folders = find_kept(missing, samples, key=made_from[KEY], runs_dir=job.runs_dir, but=folder)
+        if kept:
+            names = ", ".join(str(one) for one in folders)
+            note(
+                f"{job.label}: the completions of {len(kept)} of {len(prompts)} prompts are taken from {names}, which "
+                "evaluated the same model in the same way"
+            )
+        return kept
+
+    with showing as show:
+        counter = SamplingCounter(len(prompts) * samples, show)
+        groups = obtain(
+            folder, prompts, made_from, completer, job.remedy, counter=counter, samples=samples, elsewhere=elsewhere
+        )
     task.evaluation.ask_ahead([(g.prompt, rollout) for g in groups for rollout in g.rollouts], job.config)
     measured = [[job.measure(g.prompt, rollout) for rollout in g.rollouts] for g in groups]
     split = {"split": job.split, "data": job.provenance["data"][job.split]["fingerprint"]}
@@ -130,7 +175,9 @@ def score(job: EvaluationJob, completer: Completer, *, quiet: bool = True) -> Me
         metrics = task.evaluation.summarise(rows) | error_shares(task.evaluation.errors, rows)
     command = {} if job.step is not None else {"command": job.remedy}
     summary = job.summary | describe_task(task, metrics) | command
-    if not has_scores(folder):
+    if len(prompts) < job.whole:
+        summary |= {"whole": job.whole}
+    if not has_scores(folder) or read_summary(folder).n < len(rows):
         write_scores(folder, rows, metrics, summary, job.remedy)
     return Measured(groups, rows, metrics, summary)
 
@@ -144,7 +191,9 @@ def evaluate(target: Target, *, split: str, judging: JudgeOptions | None, quiet:
     busy = f"{target.folder} is being evaluated"
     with locked(target.folder / LOCK, busy, remedy, hint="wait until it ends"):
         job, completer = _prepare(target, split, remedy)
-        task, found = job.task, score(job, completer, quiet=quiet)
+        showing = _metered(len(job.prompts) * target.decoding.samples, quiet=quiet)
+        note = (lambda text: None) if quiet else console.narrate
+        task, found = job.task, score(job, completer, showing=showing, note=note)
         rows, metrics, summary = found.rows, found.metrics, found.summary
         show_measured(task, metrics, len(rows), of=split, how=_means(task, target.decoding), remedy=remedy, quiet=quiet)
         failure = None
@@ -168,6 +217,21 @@ def evaluate(target: Target, *, split: str, judging: JudgeOptions | None, quiet:
     if failure is not None:
         raise failure
     return target.folder
+
+
+def needs_sampling(job: EvaluationJob) -> bool:
+    """Return whether other evaluations lack completions of a prompt."""
+    if job.config.train.fresh_evaluations:
+        return True
+    samples, key = job.decoding.samples, job.made_from[KEY]
+    kept, _ = find_kept(job.prompts, samples, key=key, runs_dir=job.runs_dir, but=job.folder)
+    return len(kept) < len(job.prompts)
+
+
+@contextmanager
+def _metered(total: int, *, quiet: bool) -> Iterator[ShowCount]:
+    with Meter("generating", total, quiet=quiet) as meter:
+        yield lambda count: meter.to(count.done, count.speed, left_s=count.left_s)
 
 
 def _prepare(target: Target, split: str, remedy: str) -> tuple[EvaluationJob, Completer]:
@@ -195,17 +259,20 @@ def _prepare(target: Target, split: str, remedy: str) -> tuple[EvaluationJob, Co
     }
     step = target.checkpoint.step if target.checkpoint else None
 
-    def completer(missing: Sequence[Prompt]) -> Iterator[list[RolloutGroup]]:
+    def completer(
+        missing: Sequence[Prompt], report: Callable[[SamplingProgress], None]
+    ) -> Iterator[list[RolloutGroup]]:
         if target.api is not None:
             return complete_by_api(target.api, tokenizing, missing, config)
         policy: Policy = target.load()
         sample = complete_by_workers if config.workers.urls else complete
-        return sample(policy, missing, config, version=step or 0, decoding=target.decoding)
+        return sample(policy, missing, config, report, version=step or 0, decoding=target.decoding)
 
     measure = task.evaluation.measurer([chosen, *others], config)
     job = EvaluationJob(
-        target.folder, target.label, config, task, split, prompts, measure, provenance, remedy, target.decoding, step
-    )
+        target.folder, target.label, config, task, split, prompts, measure, provenance, remedy,
+        tokenizing, Path(config.run.dir), target.decoding, step,
+    )  # fmt: skip
     return job, completer
 
 

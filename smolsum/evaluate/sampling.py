@@ -2,7 +2,7 @@
 an OpenAI-compatible endpoint."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from operator import itemgetter
@@ -16,8 +16,9 @@ from smolsum.llm.request_policy import RetryPolicy
 from smolsum.policy.load import Policy
 from smolsum.policy.sampling import rollout_seed
 from smolsum.rollout.remote_source import SubmittedGroups, WorkerSampler
+from smolsum.rollout.sampling_count import SamplingCounter
 from smolsum.rollout.source import sample_seeded
-from smolsum.types import Prompt, Rollout, RolloutGroup
+from smolsum.types import Prompt, Rollout, RolloutGroup, SamplingProgress, unheard
 
 AHEAD = 2
 """batches under way for each worker: enough that none waits, and few to lose if this process is killed"""
@@ -55,20 +56,34 @@ class ApiModel:
     concurrency: int
 
 
-def greedy(policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int) -> list[RolloutGroup]:
-    """Return one greedy completion for each prompt, in the prompts' order."""
-    groups = {g.prompt.id: g for batch in complete(policy, prompts, config, version=version) for g in batch}
+def greedy(
+    policy: Policy, prompts: Sequence[Prompt], config: Config, counter: SamplingCounter, *, version: int
+) -> list[RolloutGroup]:
+    """Return one greedy completion for each prompt, in the prompts' order, and count them."""
+    groups = dict[str, RolloutGroup]()
+    counter.begin()
+    for batch in complete(policy, prompts, config, counter.within, version=version):
+        counter.add(batch)
+        groups |= {g.prompt.id: g for g in batch}
     return [groups[prompt.id] for prompt in prompts]
 
 
 def complete(
-    policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int, decoding: DecodingSettings = GREEDY
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    config: Config,
+    report: Callable[[SamplingProgress], None] = unheard,
+    *,
+    version: int,
+    decoding: DecodingSettings = GREEDY,
 ) -> Iterator[list[RolloutGroup]]:
-    """Yield the prompts with their completions, in the batches of `in_batches`."""
+    """Yield the prompts with their completions, in the batches of `in_batches`; `report` is called within a batch."""
     for chosen in in_batches(prompts, config, decoding.samples):
         seeds = [completion_seeds(decoding, prompt) for prompt in chosen]
         limit = config.sampling.max_new_tokens
-        yield sample_seeded(policy, chosen, seeds, decoding.temperature, max_new_tokens=limit, version=version)
+        yield sample_seeded(
+            policy, chosen, seeds, decoding.temperature, max_new_tokens=limit, version=version, report=report
+        )
 
 
 def in_batches(prompts: Sequence[Prompt], config: Config, samples: int = 1) -> Iterator[Sequence[Prompt]]:
@@ -89,7 +104,13 @@ def completion_seeds(decoding: DecodingSettings, prompt: Prompt) -> list[int]:
 
 
 def complete_by_workers(
-    policy: Policy, prompts: Sequence[Prompt], config: Config, *, version: int, decoding: DecodingSettings = GREEDY
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    config: Config,
+    report: Callable[[SamplingProgress], None] = unheard,
+    *,
+    version: int,
+    decoding: DecodingSettings = GREEDY,
 ) -> Iterator[list[RolloutGroup]]:
     """As `complete`, by the workers of `workers.urls`. Raises WorkerError after `workers.wait_s` seconds without a
     worker, and what `WorkerSampler` raises."""
@@ -101,11 +122,11 @@ def complete_by_workers(
         under_way: deque[SubmittedGroups] = deque()
         for batch in in_batches(prompts, config, decoding.samples):
             if len(under_way) == AHEAD * len(workers.pool.workers):
-                yield workers.collect(under_way.popleft())
+                yield workers.collect(under_way.popleft(), report)
             seeds = [completion_seeds(decoding, prompt) for prompt in batch]
             under_way.append(workers.submit(batch, seeds, decoding.temperature, least_version=version))
         while under_way:
-            yield workers.collect(under_way.popleft())
+            yield workers.collect(under_way.popleft(), report)
 
 
 def _warn(kind: str, message: str, *, hint: str | None, worker: str | None) -> None:

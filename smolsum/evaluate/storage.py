@@ -1,6 +1,7 @@
 """The files of one evaluation, except its judgements (`judging.py`).
 
-origin.json         what decides completions and measures; a later evaluation in this folder must agree
+origin.json         what decides completions and measures; a later evaluation in this folder must agree, and one in
+                    another folder with the same `completions` takes them over (`kept_completions`)
 generations.jsonl   one completion a line, saved before anything is measured: text, token ids, finish reason, seed
 
 scores.jsonl, one example a line, in the order of the data:
@@ -15,6 +16,7 @@ scores.jsonl, one example a line, in the order of the data:
 
 summary.json:
   schema_version, n    of this layout; examples
+  whole                examples of the split, while only a sample of n is evaluated: the start of a run under way
   label, step          what was evaluated; `step` in a run only, as `weights`: fingerprint of model and training
   split, sampler, model, tokenizer, data, meteor, task, max_new_tokens     provenance; unknown keys are left out
   metrics              {name: mean over the examples that have a value, or null}; judged ones also as `<name>/se`; with
@@ -29,26 +31,27 @@ summary.json:
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import Lines, replace, to_json
+from smolsum.rollout.sampling_count import SamplingCounter
 from smolsum.runs.evaluation_records import GENERATIONS, SCORES, SUMMARY, Generation, Score, Summary
-from smolsum.runs.paths import list_runs
-from smolsum.runs.record_io import encode, has_scores, read_lines, read_summary, to_row
+from smolsum.runs.record_io import encode, has_scores, read_lines, read_object, to_row
 from smolsum.runs.records import SCHEMA_VERSION
-from smolsum.types import Prompt, Rollout, RolloutGroup
+from smolsum.types import Prompt, Rollout, RolloutGroup, SamplingProgress
 
 ORIGIN = "origin.json"
 TASK = "task"
 """of origin and summary: the settings that the task's measures depend on"""
 WEIGHTS = "weights"
 """of the summary of a stage: fingerprint of the model and of the stages that trained it"""
-Completer = Callable[[Sequence[Prompt]], Iterator[Sequence[RolloutGroup]]]
-"""prompts to groups of completions, a batch at a time"""
+KEY = "completions"
+"""of the origin: fingerprint of all that decides the completions, the same in all folders; empty where none is known"""
+Completer = Callable[[Sequence[Prompt], Callable[[SamplingProgress], None]], Iterator[Sequence[RolloutGroup]]]
+"""prompts to groups of completions, a batch at a time; the function is called within a batch"""
 
 
 def write_scores(
@@ -68,9 +71,13 @@ def write_scores(
     replace(folder / SUMMARY, encode(Summary, summary, indent=2), remedy)
 
 
+Elsewhere = Callable[[Sequence[Prompt]], Sequence[RolloutGroup]]
+"""prompts to the completions of those that another folder has"""
+
+
 def same_completions(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two origins make the same completions, perhaps measured in other ways."""
-    return {**one, TASK: None} == {**other, TASK: None}
+    return {**one, TASK: None, KEY: None} == {**other, TASK: None, KEY: None}
 
 
 def obtain(
@@ -79,26 +86,36 @@ def obtain(
     origin: Mapping[str, Any],
     completer: Completer,
     remedy: str,
-    report: Callable[[int], None] = lambda done: None,
+    *,
+    counter: SamplingCounter,
     samples: int = 1,
+    elsewhere: Elsewhere = lambda missing: (),
 ) -> list[RolloutGroup]:
-    """Return `samples` completions for each prompt, in the prompts' order: from the folder, or else from `completer`,
-    which is only called if one is missing; new ones are saved as they come.
+    """Return `samples` completions for each prompt, in the prompts' order: from the folder, else from `elsewhere`, else
+    from `completer`, which is only called if one is missing; new ones are saved as they come, and all are counted.
 
-    `report` is called with the number of completed prompts. Raises UsageError if the folder's are of another `origin`.
+    Raises UsageError if the folder's are of another `origin`.
     """
     check_origin(folder, origin, remedy)
-    found = _read(folder, prompts, samples)
-    missing = [prompt for prompt in prompts if prompt.id not in found]
-    report(len(found))
-    if missing:
-        with Lines(folder / GENERATIONS, remedy) as lines:
-            for batch in completer(missing):
-                for group in batch:
-                    for n, rollout in enumerate(group.rollouts):
-                        lines.append(to_json(to_row(_generation(group.prompt, n, rollout))))
-                    found[group.prompt.id] = group
-                report(len(found))
+    found = {g.prompt.id: g for g in whole_groups(read_generations(folder), prompts, samples)}
+    if len(found) == len(prompts):
+        counter.begin(len(found) * samples)
+        return [found[prompt.id] for prompt in prompts]
+    _set_key(folder, origin[KEY], remedy)
+    with Lines(folder / GENERATIONS, remedy) as lines:
+
+        def save(groups: Sequence[RolloutGroup]) -> None:
+            for group in groups:
+                for n, rollout in enumerate(group.rollouts):
+                    lines.append(to_json(to_row(_generation(group.prompt, n, rollout))))
+                found[group.prompt.id] = group
+
+        save(elsewhere([prompt for prompt in prompts if prompt.id not in found]))
+        counter.begin(len(found) * samples)
+        if missing := [prompt for prompt in prompts if prompt.id not in found]:
+            for batch in completer(missing, counter.within):
+                save(batch)
+                counter.add(batch)
     return [found[prompt.id] for prompt in prompts]
 
 
@@ -113,6 +130,8 @@ def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
         then = json.loads(path.read_bytes())
     except ValueError as error:
         raise SmolsumError(f"{path} is damaged: {error}", hint=f"remove {folder} and evaluate again") from error
+    then = {KEY: "", **then}
+    now[KEY] = then[KEY]
     if then != now and same_completions(then, now) and not has_scores(folder):
         replace(path, to_json(now, indent=2), remedy)
     elif then != now:
@@ -131,21 +150,14 @@ def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
         )
 
 
-def share_completions(folder: Path, made_from: Mapping[str, Any], weights: str, runs_dir: Path, remedy: str) -> None:
-    """Copy another run's completions of the same weights into the folder, if it has none yet.
-
-    `folder` is the evaluation of a stage; the same stage of a run with the same model, data, settings and stages so far
-    has the same `weights`.
-    """
-    if (folder / GENERATIONS).exists():
-        return
-    for run in reversed(list_runs(runs_dir)):
-        other = run.evaluation(folder.name)
-        with suppress(OSError, ValueError, TypeError, SmolsumError):  # an incomplete evaluation is made again
-            same = has_scores(other) and read_summary(other).weights == weights
-            if same and same_completions(json.loads((other / ORIGIN).read_bytes()), json.loads(to_json(made_from))):
-                replace(folder / GENERATIONS, (other / GENERATIONS).read_bytes(), remedy)
-                return
+def _set_key(folder: Path, key: str, remedy: str) -> None:
+    """Note what decides the completions that are to come. A folder that has some which something else decided, such as
+    another version of smolsum, is of no use to other evaluations, and loses its key."""
+    path = folder / ORIGIN
+    origin = read_object(path)
+    if origin.get(KEY) != key:
+        begun = (folder / GENERATIONS).exists()
+        replace(path, to_json({**origin, KEY: "" if begun else key}, indent=2), remedy)
 
 
 def _flat(origin: Any) -> dict[str, Any]:
@@ -169,14 +181,19 @@ def _generation(prompt: Prompt, sample: int, rollout: Rollout) -> Generation:
     )
 
 
-def _read(folder: Path, prompts: Sequence[Prompt], samples: int) -> dict[str, RolloutGroup]:
-    """Return the saved completions by id, without log-probs, of prompts that have all of theirs."""
-    saved: dict[str, dict[int, Rollout]] = {}
+def read_generations(folder: Path) -> list[Generation]:
+    """Return the saved completions of a folder; none if it has none. Raises SmolsumError for a damaged line."""
     hint = "remove that line; only its example is completed again"
-    for row in read_lines(folder / GENERATIONS, Generation, hint=hint):
+    return read_lines(folder / GENERATIONS, Generation, hint=hint)
+
+
+def whole_groups(rows: Iterable[Generation], prompts: Sequence[Prompt], samples: int) -> list[RolloutGroup]:
+    """Return the saved completions, without log-probs, of the prompts that have all of theirs."""
+    saved: dict[str, dict[int, Rollout]] = {}
+    for row in rows:
         rollout = Rollout(
             tuple(row.token_ids), (), row.finish_reason, row.policy_version, row.worker, row.seed, row.text
         )
         saved.setdefault(row.id, {})[row.sample] = rollout
-    whole = [prompt for prompt in prompts if len(saved.get(prompt.id, ())) == samples]
-    return {p.id: RolloutGroup(p, tuple(saved[p.id][n] for n in range(samples))) for p in whole}
+    whole = [prompt for prompt in prompts if saved.get(prompt.id, {}).keys() == set(range(samples))]
+    return [RolloutGroup(p, tuple(saved[p.id][n] for n in range(samples))) for p in whole]

@@ -22,6 +22,7 @@ from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
 from smolsum.policy import fast_math
 from smolsum.policy.cpu import decode
+from smolsum.types import SamplingProgress, unheard
 
 SCORED_AT_ONCE = 128
 """tokens of a text whose logits are in memory together"""
@@ -69,11 +70,13 @@ def generate(
     eos_ids: frozenset[int],
     temperature: float,
     max_new_tokens: int,
+    report: Callable[[SamplingProgress], None] = unheard,
 ) -> list[list[Completion]]:
     """Return completions of each prompt, one for each of its seeds; temperature 0 is greedy.
 
     Log-probs are float32 natural logs at the sampling temperature (at 1 when greedy), of the full distribution:
-    nothing is truncated or penalised.
+    nothing is truncated or penalised. `report` is called after each prompt that was read and each token of all
+    completions or, in C, after as many as one call takes.
     """
     sequences = [
         ActiveSequence(tuple(prompt), seed, temperature, max_new_tokens)
@@ -81,22 +84,31 @@ def generate(
         for seed in row
     ]
     if decode.can_decode(model):
-        done = iter(_decoded(model, sequences, eos_ids))
+        done = iter(_decoded(model, sequences, eos_ids, report))
     else:
         batch = DecodeBatch(model, eos_ids)
-        batch.add(sequences)
+        whole = sum(map(len, {one.prompt_ids for one in sequences})) + sum(one.max_new_tokens for one in sequences)
+        batch.add(sequences, lambda read: report(SamplingProgress(len(sequences), 0, 0, read / whole)))
         while batch.rows:
             batch.step()
+            tokens, ended = sum(len(one.ids) for one in sequences), sum(one.ended for one in sequences)
+            left = sum(one.max_new_tokens - len(one.ids) for one in sequences if not one.ended)
+            report(SamplingProgress(len(sequences), ended, tokens, 1 - left / whole))
         done = iter(sequence.completion for sequence in sequences)
     return [[next(done) for _ in row] for row in seeds]
 
 
-def _decoded(model: nn.Module, sequences: Sequence[ActiveSequence], eos_ids: frozenset[int]) -> list[Completion]:
+def _decoded(
+    model: nn.Module,
+    sequences: Sequence[ActiveSequence],
+    eos_ids: frozenset[int],
+    report: Callable[[SamplingProgress], None],
+) -> list[Completion]:
     """Return the completions, sampled in C."""
     draws = [decode.Draw(one.prompt_ids, one.uniforms, one.temperature) for one in sequences]
     return [
         Completion(tuple(one.ids), tuple(one.logprobs), "stop" if one.stopped else "length")
-        for one in decode.sample(model, draws, eos_ids)
+        for one in decode.sample(model, draws, eos_ids, report)
     ]
 
 
@@ -164,9 +176,10 @@ class DecodeBatch:
         """Return whether rollouts may be added now: always to an empty batch, later if the model's caches allow it."""
         return not self.rows or all(hasattr(layer, "extend") for layer in self._cache)
 
-    def add(self, sequences: Sequence[ActiveSequence]) -> None:
-        """Add rollouts; a prompt that several share is prefilled once."""
-        cache, logits = prefill(self.model, [sequence.prompt_ids for sequence in sequences])
+    def add(self, sequences: Sequence[ActiveSequence], report: Callable[[int], None] = lambda read: None) -> None:
+        """Add rollouts; a prompt that several share is prefilled once. `report` gets the tokens of prompts that are
+        read."""
+        cache, logits = prefill(self.model, [sequence.prompt_ids for sequence in sequences], report)
         if self.rows:
             for layer, other in zip(self._cache, cache, strict=True):
                 layer.extend(other)
@@ -209,14 +222,18 @@ class DecodeBatch:
         """Go on with the model's weights of now, which MLX reads at every step."""
 
 
-def prefill(model: nn.Module, prompts: Sequence[tuple[int, ...]]) -> tuple[list[Any], mx.array]:
-    """Return the merged caches of all rows, each its prompt's, and the logits (B, V) that follow the prompts."""
-    filled = {}
+def prefill(
+    model: nn.Module, prompts: Sequence[tuple[int, ...]], report: Callable[[int], None] = lambda read: None
+) -> tuple[list[Any], mx.array]:
+    """Return the merged caches of all rows, each its prompt's, and the logits (B, V) that follow the prompts. `report`
+    gets the tokens of prompts that are read."""
+    filled = dict[tuple[int, ...], tuple[list[Any], mx.array]]()
     for prompt in dict.fromkeys(prompts):
         cache = make_prompt_cache(model)
         logits = model(mx.array(list(prompt))[None], cache=cache)[:, -1]
         mx.eval(logits, [layer.state for layer in cache])  # one prompt's activations at a time
         filled[prompt] = cache, logits
+        report(sum(map(len, filled)))
     layers = zip(*(filled[prompt][0] for prompt in prompts), strict=True)
     merged = [type(layer[0]).merge(list(layer)) for layer in layers]
     if getattr(model, "model_type", "") == "gemma2" and model.args.num_attention_heads > model.args.num_key_value_heads:

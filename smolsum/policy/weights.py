@@ -62,6 +62,14 @@ def load_weights(policy: Policy, folder: Path) -> None:
     mx.eval(policy.model.parameters())
 
 
+def begin_again(policy: Policy, fresh: Policy) -> None:
+    """Give the policy the weights that training changed as `fresh` has them, the same policy as it was loaded, with
+    `shapes_only`. They are read one by one, so that the model is in memory once."""
+    policy.model.update(fresh.model.trainable_parameters())
+    for _, array in tree_flatten(policy.model.parameters()):
+        mx.eval(array)
+
+
 def save_trained(policy: Policy, folder: Path) -> None:
     """Write what training changes: the adapters, and with `lora.fuse` the whole model in `fused`; without adapters the
     whole model."""

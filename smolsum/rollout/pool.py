@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.rollout.protocol import ExpectedWeights, FailedRollout, RolloutAnswer, SampleRequest, SamplingTerms
 from smolsum.rollout.worker_client import OtherVersionError, PoolWorker, WorkerError
+from smolsum.types import SamplingProgress
 from smolsum.weights.publish import Published, Publisher, WeightsVersion
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
@@ -43,10 +44,18 @@ class RolloutBatch:
         self.result: Future[dict[str, tuple[RolloutAnswer, str]]] = Future()
         self._open = set(ids)
         self._found: dict[str, tuple[RolloutAnswer, str]] = {}
+        self._total, self._tokens = len(ids), 0
+
+    @property
+    def progress(self) -> SamplingProgress:
+        """What is there of it."""
+        ended = len(self._found)
+        return SamplingProgress(self._total, ended, self._tokens, ended / self._total)
 
     def fill(self, rollout: RolloutAnswer, worker: str) -> None:
         """Take one rollout."""
         self._open.discard(rollout.id)
+        self._tokens += 0 if rollout.id in self._found else len(rollout.token_ids)
         self._found[rollout.id] = (rollout, worker)
         if not self._open and not self.result.done():
             self.result.set_result(self._found)

@@ -25,9 +25,10 @@ from smolsum.policy.load import Policy
 from smolsum.policy.weights import identity, probe_scores, probe_sequences, served_arrays
 from smolsum.rollout.pool import Pool, RolloutBatch
 from smolsum.rollout.protocol import RolloutAnswer, SampleRequest, SamplingTerms, check_token
+from smolsum.rollout.sampling_count import SamplingCounter, ShowCount
 from smolsum.rollout.source import GroupRequest, Source, decode, from_first, group_seeds
 from smolsum.rollout.worker_client import ExpectedModel, PoolWorker, WorkerClient, WorkerError, preflight
-from smolsum.types import Prompt, Rollout, RolloutGroup
+from smolsum.types import Prompt, Rollout, RolloutGroup, SamplingProgress, unheard
 from smolsum.weights.publish import Publisher, WeightsVersion
 
 POLL_S = 0.2
@@ -120,8 +121,10 @@ class WorkerSampler:
         batch = self.pool.submit([each for row in requests for each in row], terms, least_version=least_version)
         return SubmittedGroups(prompts, requests, batch)
 
-    def collect(self, submitted: SubmittedGroups) -> list[RolloutGroup]:
-        """Return the groups, in the order of their prompts.
+    def collect(
+        self, submitted: SubmittedGroups, report: Callable[[SamplingProgress], None] = unheard
+    ) -> list[RolloutGroup]:
+        """Return the groups, in the order of their prompts. `report` is called while the workers sample.
 
         If no worker is up, waits `wait_s` seconds for one, then raises WorkerError.
         """
@@ -135,6 +138,7 @@ class WorkerSampler:
                 raise WorkerError(f"no worker came back in {waited:.0f} s{reason}", hint=hint)
             with suppress(NotYetError):
                 found = submitted.batch.result.result(timeout=POLL_S)
+            report(submitted.batch.progress)
         return [
             RolloutGroup(prompt, tuple(self._rollout(*found[request.id], request.seed) for request in row))
             for prompt, row in zip(submitted.prompts, submitted.requests, strict=True)
@@ -188,9 +192,10 @@ class RemoteSource(Source):
         *,
         on_event: Callable[..., None],
         stopping: Callable[[], bool],
+        show: ShowCount = lambda count: None,
     ) -> None:
-        """Arguments and errors as of WorkerSampler."""
-        self.config, self.settings = config, config.workers
+        """`show` gets the count of a request's completions as they come; the rest and errors as of WorkerSampler."""
+        self.config, self.settings, self._show = config, config.workers, show
         self.depth = self.settings.max_staleness - self.settings.sync_every + 1
         self.sampler = WorkerSampler(
             policy,
@@ -216,7 +221,15 @@ class RemoteSource(Source):
 
     def sample(self, request: GroupRequest) -> list[RolloutGroup]:
         submitted = self._ahead.pop(request.step, None) if request.first_place == 0 else None
-        groups = distributed.together(lambda: self.sampler.collect(submitted or self._submit(request)))
+
+        def collect() -> list[RolloutGroup]:
+            count = SamplingCounter(len(request.prompts) * self.config.sampling.rollouts, self._show)
+            count.begin()
+            groups = self.sampler.collect(submitted or self._submit(request), count.within)
+            count.add(groups)
+            return groups
+
+        groups = distributed.together(collect)
         if request.first_place == 0:
             self._staleness = []
         self._staleness += [request.step - 1 - r.policy_version for group in groups for r in group.rollouts]

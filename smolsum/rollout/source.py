@@ -4,7 +4,7 @@ With several ranks each samples its share of the prompts and they exchange the r
 (`remote_source.py`) lives on the first rank alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +14,8 @@ from smolsum.config.sections import Config, SamplingConfig
 from smolsum.policy import distributed
 from smolsum.policy.load import Policy
 from smolsum.policy.sampling import generate, rollout_seed
-from smolsum.types import Prompt, Rollout, RolloutGroup
+from smolsum.rollout.sampling_count import SamplingCounter, ShowCount
+from smolsum.types import Prompt, Rollout, RolloutGroup, SamplingProgress, unheard
 
 WORKER = "local"
 
@@ -61,15 +62,20 @@ class Source(Protocol):
 class LocalSource(Source):
     """Samples with the policy in this process, each rank its share."""
 
-    def __init__(self, policy: Policy, config: Config) -> None:
-        self.policy, self.config = policy, config
+    def __init__(self, policy: Policy, config: Config, show: ShowCount = lambda count: None) -> None:
+        """`show` gets the count of a request's completions as they are sampled."""
+        self.policy, self.config, self._show = policy, config, show
 
     def sample(self, request: GroupRequest) -> list[RolloutGroup]:
         prompts, limit = distributed.share(request.prompts), self.config.sampling.max_new_tokens
         seeds = distributed.share(group_seeds(request, self.config.sampling.rollouts, self.config.train.seed))
+        count = SamplingCounter(sum(map(len, seeds)), self._show)
+        count.begin()
         groups = sample_seeded(
-            self.policy, prompts, seeds, request.temperature, max_new_tokens=limit, version=request.step - 1
-        )
+            self.policy, prompts, seeds, request.temperature,
+            max_new_tokens=limit, version=request.step - 1, report=count.within,
+        )  # fmt: skip
+        count.add(groups)
         return exchanged(groups, request.prompts)
 
 
@@ -115,8 +121,10 @@ def sample_seeded(
     *,
     max_new_tokens: int,
     version: int,
+    report: Callable[[SamplingProgress], None] = unheard,
 ) -> list[RolloutGroup]:
-    """Return one group for each prompt, with a completion for each of its seeds; `version` is the policy's."""
+    """Return one group for each prompt, with a completion for each of its seeds; `version` is the policy's. `report` is
+    called while they are sampled."""
     sampled = generate(
         policy.model,
         [prompt.token_ids for prompt in prompts],
@@ -124,6 +132,7 @@ def sample_seeded(
         eos_ids=policy.eos_ids,
         temperature=temperature,
         max_new_tokens=max_new_tokens,
+        report=report,
     )
     groups = []
     for prompt, completions, row in zip(prompts, sampled, seeds, strict=True):

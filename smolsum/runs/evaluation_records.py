@@ -124,6 +124,8 @@ class Summary(Record, frozen=True):
 
     schema_version: int = SCHEMA_VERSION
     n: Count = 0
+    whole: Count | None = None
+    """examples of the split, while only `n` of them are evaluated"""
     label: str | None = None
     step: Count | None = None
     """of the run; None outside of runs"""
@@ -154,6 +156,12 @@ class Summary(Record, frozen=True):
     judge: str | None = None
     judging: Judging | None = None
     metrics: dict[str, Number | None] = {}
+
+    @property
+    def so_far(self) -> str:
+        """On how many examples these metrics are while others of the split follow, as `32 of 200`; else empty. They do
+        not compare with metrics of all."""
+        return f"{self.n} of {self.whole}" if self.whole and self.n < self.whole else ""
 
     def __post_init__(self) -> None:
         if self.task is not None:

@@ -53,6 +53,8 @@ def write_evidence(run: RunPaths, step: int, folder: Path, remedy: str, warn: Ca
             summary, scores = read_summary(evaluation), read_jsonl(evaluation / SCORES)
             if summary.n != len(scores):
                 raise SmolsumError(f"{evaluation} has {len(scores)} scores for {summary.n} examples")
+            if yet := summary.so_far:
+                raise SmolsumError(f"{evaluation} has {yet} examples yet; {run.resume_command} evaluates the others")
         except SmolsumError as error:
             warn(f"not in the card: {error.message}")
             continue

@@ -80,8 +80,8 @@ def _run(paths: RunPaths) -> Listed:
 
 
 def _representative(run: Run) -> Summary:
-    """The summary of the evaluation that stands for the run; in a tie the one with the most metrics."""
-    found = {run.paths.evaluation(name): summary for name, summary in run.evaluations().items()}
+    """The summary of the evaluation that stands for the run, never of a sample; in a tie one with most metrics."""
+    found = {run.paths.evaluation(name): one for name, one in run.evaluations().items() if not one.so_far}
     chosen = representatives(found, RunOrigin.of(run.config, run.info))
     return max((found[folder] for folder in chosen), key=lambda summary: len(summary.metrics), default=Summary())
 

@@ -18,7 +18,7 @@ import msgspec
 from smolsum.errors import SmolsumError
 from smolsum.files import json_objects
 from smolsum.runs.control import Request, is_requested
-from smolsum.runs.evaluation_records import GENERATIONS, SUMMARY, Summary
+from smolsum.runs.evaluation_records import SUMMARY, Summary
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read_object, salvage
 from smolsum.runs.records import LARGEST, Event, RunInfo, RunSettings, Status, StepRow
@@ -72,15 +72,13 @@ class Run:
         self.log_lines: list[tuple[int, str]] = []
         """the newest lines of the logs, each with its attempt: tracebacks, with their times"""
         self._log_sizes: dict[int, int] = {}
-        self.evaluated = 0
-        """completions of the evaluation under way"""
         self.evaluation_s: float | None = None
-        """seconds of the newest evaluation; None where none was timed"""
+        """seconds that the newest evaluation took or, of a part of the split, would have taken for all of it; None
+        where none was timed"""
         self._status = Document(paths.status, Status)
         self._info = Document(paths.info, RunInfo)
         self._results: dict[str, Document[Summary]] = {}
         self._metrics, self._events = Tail(paths.metrics, last_bytes), Tail(paths.events, last_bytes)
-        self._generations = LineCount()
         self._restarts = (0, 0)
         self._requests = (False, False)
         self._forget_metrics()
@@ -95,7 +93,7 @@ class Run:
         self.gone = gone
         if gone:
             return changed
-        changed |= self.poll_status() | self._refresh_results() | self._count_evaluated()
+        changed |= self.poll_status() | self._refresh_results()
         changed |= self._read_logs()
         if not self.config:
             changed |= self._read_config()
@@ -248,14 +246,6 @@ class Run:
         changed = [summary.refresh() for summary in self._results.values()]
         return any(changed)
 
-    def _count_evaluated(self) -> bool:
-        """Count the completions of the evaluation under way."""
-        before, self.evaluated = self.evaluated, 0
-        if self.status.phase == "evaluating":
-            with suppress(OSError):
-                self.evaluated = self._generations.count(self.paths.stage_evaluation(self.status.stage) / GENERATIONS)
-        return self.evaluated != before
-
     def _read_logs(self) -> bool:
         """Read the ends of the newest logs again where one has changed."""
         attempts = range(max(1, self.status.attempt - LOGS + 1), self.status.attempt + 1)
@@ -294,7 +284,7 @@ class Run:
             if event.kind == "stage_reused" and event.stage and event.origin:
                 self.reused[event.stage] = event.origin
             if event.kind == "evaluated":
-                self.evaluation_s = event.seconds
+                self.evaluation_s = event.seconds and event.seconds / (event.share or 1.0)
         return len(rows) + len(events)
 
     def _take(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -408,26 +398,6 @@ class Tail:
         except OSError:
             return b""
         return content[: content.rfind(b"\n") + 1]
-
-
-class LineCount:
-    """The number of lines of a file that grows; only what is new is read."""
-
-    def __init__(self) -> None:
-        self._file: tuple[Path, int] | None = None
-        self._offset = self._lines = 0
-
-    def count(self, path: Path) -> int:
-        """Return the lines of the file. Raises OSError where it cannot be read."""
-        stat = os.stat(path)
-        if self._file != (path, stat.st_ino) or stat.st_size < self._offset:
-            self._file, self._offset, self._lines = (path, stat.st_ino), 0, 0
-        with path.open("rb") as file:
-            file.seek(self._offset)
-            while content := file.read(CHUNK):
-                self._offset += len(content)
-                self._lines += content.count(b"\n")
-        return self._lines
 
 
 class Document(Generic[R]):

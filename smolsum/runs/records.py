@@ -25,7 +25,7 @@ Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 """A finite number; whole numbers are accepted, true and false are not."""
 NOTES = (
     "started", "checkpoint", "evaluated", "finished", "stage_reused", "paused", "resumed", "worker_up", "workers_back",
-    "worker_resynced", "mirror", "mirror_back", "tracker", "tracker_back",
+    "worker_resynced", "kept_completions", "mirror", "mirror_back", "tracker", "tracker_back",
     "reader_back", "grader_back", "reward-judge_back", "memory", "difficulty",
 )  # fmt: skip
 """Kinds of events that are no warnings."""
@@ -175,8 +175,14 @@ class Status(Record, frozen=True):
     host: str = ""
     steps: Count = 0
     """planned steps of the run; 0 where they are not known"""
-    examples: Count = 0
-    """prompts of the evaluation under way; 0 where they are not known"""
+    completions: Count = 0
+    """needed by the evaluation, the validation or the step under way; 0 where none are being sampled"""
+    done: Count = 0
+    """those of them that are there"""
+    tok_s: Number | None = None
+    """tokens that are sampled a second"""
+    left_s: Number | None = None
+    """seconds until they are all there"""
     error: str = ""
     hint: str | None = None
     heartbeat: str = ""
@@ -198,6 +204,8 @@ class Event(Record, frozen=True):
     """metrics that were not finite"""
     seconds: Number | None = None
     """what an evaluation took"""
+    share: Number | None = None
+    """the part of the split for which it took them"""
     stage: str | None = None
     origin: str | None = None
     """the run that the stage was taken from"""

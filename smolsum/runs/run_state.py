@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from smolsum.console import duration
+from smolsum.runs.evaluation_records import Summary
 from smolsum.runs.reader import Run
 from smolsum.runs.run_writer import AT_WORK_STATES
 
@@ -134,10 +135,19 @@ def pace(run: Run, state: RunState, now: datetime) -> Pace:
 
 
 def _evaluations_left(run: Run) -> float:
-    """Return how many evaluations a run still makes; of the one under way, the part that is left."""
-    left = [label for label, summary in run.results.items() if not summary.metrics]
-    begun = run.status.phase == "evaluating" and run.status.stage in left
-    return len(left) - (min(run.evaluated / run.status.examples, 1.0) if begun and run.status.examples else 0.0)
+    """Return how many evaluations a run still makes; of one that is under way, or of which a sample is done, the part
+    that is left."""
+    left = {label: _part_left(summary) for label, summary in run.results.items()}
+    status = run.status
+    if status.phase == "evaluating" and status.completions and left.get(status.stage):
+        left[status.stage] = 1.0 - min(status.done / status.completions, 1.0)
+    return sum(left.values())
+
+
+def _part_left(summary: Summary) -> float:
+    if not summary.metrics:
+        return 1.0
+    return 1.0 - summary.n / summary.whole if summary.whole and summary.so_far else 0.0
 
 
 def mean_step(run: Run) -> float | None:

@@ -104,6 +104,11 @@ def load_scores(reference: str, *, finite: bool = False) -> Scores:
                 hint='a line is {"id": "post-1", "meteor": 0.31}, as `smolsum eval` writes it to scores.jsonl',
             ) from error
         raise UsageError(error.message, hint=error.hint) from error
+    if summary is not None and summary.so_far:
+        raise UsageError(
+            f"{path} has {summary.so_far} examples yet: the others follow once the run is trained",
+            hint="wait for the end of the run, or go on with it: smolsum train --resume RUN",
+        )
     if not rows:
         raise UsageError(f"{path} has no lines", hint="was the evaluation stopped before its first example?")
     texts = {str(row.id): row.text for _, row in rows if row.text is not None}

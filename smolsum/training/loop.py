@@ -29,6 +29,7 @@ from smolsum.runs.paths import open_run
 from smolsum.runs.run_info import at_commit
 from smolsum.training.batch import BatchSampler, step_metrics
 from smolsum.training.difficulty import planned_kinds
+from smolsum.training.evaluations import START, evaluate
 from smolsum.training.progress import Progress
 from smolsum.training.relabel import relabelled
 from smolsum.training.session import FollowerSession, Session
@@ -54,15 +55,17 @@ def train(
         with use_hook(WaitHook(notify=lambda kind, message: progress.warn(message), progress=progress.phase)):
             setup = prepare(config, session.begun_with())
             config = setup.config  # with the learning rates that were left to the model
-        with closing(open_source(setup, config, notify=session.notify, stopping=session.should_stop)) as source:
+        notify, stopping, show = session.notify, session.should_stop, session.show_rollouts
+        with closing(open_source(setup, config, notify=notify, stopping=stopping, show=show)) as source:
             kinds = planned_kinds(config, setup.task, setup.prompts["train"])
             session.begin(setup, planned_steps(config, kinds), begun)
             with use_hook(WaitHook(session.should_stop, session.notify, progress=lambda text: None)):
-                session.evaluate("start")
+                evaluate(session, START, sample=True)
                 for stage in config.stages:
                     if not session.restore(stage):
                         train_stage(session, setup, source)
-                    session.evaluate(stage)
+                    evaluate(session, stage)
+                evaluate(session, START)  # what the sample left out
             session.finish()
 
 

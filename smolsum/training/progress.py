@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from smolsum import console
 from smolsum.console import duration
+from smolsum.rollout.sampling_count import SamplingCount
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -34,6 +35,8 @@ _SPEED: Figures = {"s/step": (("perf/step_s",), ".2f")}
 _GRADIENT: Figures = {"grad_norm": (("grad_norm",), ".2g")}
 _VALIDATION = "validation"
 _STAGE_WIDTH = 12
+FIRST_S = 3.0
+"""Seconds that completions are sampled before their count is shown; heartbeats repeat it."""
 # least width of the bar, the spinner and the gaps
 _BAR_WIDTH = 16
 _ETA_STEPS = 20
@@ -87,7 +90,9 @@ class Progress:
         self._widths: dict[str, int] = {}
         self._headed = False
         self._step_seconds: deque[float] = deque(maxlen=_ETA_STEPS)
-        self._where = ""
+        self._where = self._sampling = ""
+        self._stepped = False
+        self._counting, self._counted, self._count_began = "", False, 0.0
         self._began = self._spoke = clock()
         # reentrant: a signal handler may print while its thread does
         self._lock = threading.RLock()
@@ -113,8 +118,29 @@ class Progress:
     def phase(self, text: str) -> None:
         """Print what starts now, e.g. `loading builtin:tiny …`; heartbeats repeat it."""
         with self._lock:
-            self._where = f'doing="{text}"'
+            self._where, self._sampling = f'doing="{text}"', ""
             self.note(text)
+
+    def counting(self, doing: str, count: SamplingCount, *, of: str = "", then: str = "") -> None:
+        """Show completions that are being sampled: in the bar, or as a line, once they have taken a moment. Counts with
+        the same name, `doing`, share one line; heartbeats have each, with `of`, and `then` what follows it."""
+        with self._lock:
+            now, label = self._clock(), " ".join(filter(None, (doing, of)))
+            if doing != self._counting:
+                self._counting, self._counted = doing, False
+            if count.left_s is None:
+                self._count_began = now
+            self._sampling = f'now="{then}"' if then and count.done == count.total else f'now="{label}" {count}'
+            if now - self._count_began < FIRST_S:
+                return
+            if self._bar is not None:
+                ended = count.done == count.total
+                name, parts = (then or label, []) if ended else (label, count.parts)
+                room = self._bar.console.width - len(name) - _BAR_WIDTH
+                self._bar.update(self._bar.task_ids[0], description=name, numbers=_fit(parts, room))
+            elif not self._counted and not self._live:
+                self._counted = True
+                self.note(f"{label}: {count}")
 
     def note(self, text: str) -> None:
         """Print a line."""
@@ -161,7 +187,7 @@ class Progress:
         position, eta = f"{step}/{self._total}", self._eta(step)
         with self._lock:
             heads = {self._part: stage, "step": position}
-            self._where = _pairs(heads | eta)
+            self._where, self._sampling = _pairs(heads | eta), ""
             if self._bar is not None:
                 name = stage[:_STAGE_WIDTH]
                 room = self._bar.console.width - len(name) - _BAR_WIDTH
@@ -169,7 +195,8 @@ class Progress:
                 texts = [f"{key} {value:>5}" for key, value in numbers.items()]
                 text = _fit([position.rjust(self._widths["step"]), *texts], room)
                 self._bar.update(self._bar.task_ids[0], completed=step, description=name, numbers=text)
-            if step % self._report_every == 0 or step in self._stage_ends:
+            first, self._stepped = not self._stepped, True
+            if first or step % self._report_every == 0 or step in self._stage_ends:
                 if self._live:
                     self._print_row(heads | _formatted({**self._figures, **_GRADIENT}, metrics))
                 else:
@@ -201,7 +228,8 @@ class Progress:
         with self._lock:
             now = self._clock()
             if now - self._spoke >= self._heartbeat_s:
-                self.note(f"heartbeat elapsed={duration(now - self._began)} {self._where}".rstrip())
+                elapsed = f"elapsed={duration(now - self._began)}"
+                self.note(" ".join(filter(None, ("heartbeat", elapsed, self._where, self._sampling))))
             return self._spoke + self._heartbeat_s - now
 
     def _keep_beating(self) -> None:

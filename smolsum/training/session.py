@@ -10,22 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from smolsum.config.sections import Config
-from smolsum.console import duration, stop_signals
+from smolsum.console import stop_signals
 from smolsum.errors import InterruptedRun, MachineError, PluginError, SmolsumError, UnreachableError
-from smolsum.evaluate.run import EvaluationJob, score
-from smolsum.evaluate.sampling import complete
-from smolsum.evaluate.storage import share_completions
 from smolsum.evaluate.tables import headline_table, missing_warnings
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy import distributed
 from smolsum.policy.load import FUSED, snapshot
+from smolsum.rollout.sampling_count import SamplingCount, ShowCount
 from smolsum.runs import run_info
 from smolsum.runs.checkpoints import Checkpoint, Validation, list_checkpoints, validation
 from smolsum.runs.control import Heartbeat, is_requested, take_request, wait_while_paused, withdraw_all
 from smolsum.runs.mirror.upload import Mirror
 from smolsum.runs.paths import RunPaths, acquire, create_run, last_attempt, open_run, planned_name
 from smolsum.runs.reader import Run
-from smolsum.runs.record_io import has_scores, read_summary
 from smolsum.runs.records import NOTES, RunInfo, State
 from smolsum.runs.run_writer import RunWriter, discard_after
 from smolsum.runs.standstill import ADVICE, STEPS, standstill
@@ -35,7 +32,9 @@ from smolsum.training.progress import Progress, StepClock
 from smolsum.training.resume import OPTIMIZER, StageCheckpoints, fingerprints, read_state, span
 from smolsum.training.setup import Setup
 from smolsum.training.system_metrics import SystemMeter
-from smolsum.types import Prompt, RolloutGroup
+
+COUNT_S = 1.0
+"""Seconds between two counts of completions in status.json."""
 
 
 class Session:
@@ -44,8 +43,11 @@ class Session:
     `stage` is the current stage, `step` counts optimizer steps over all stages, `stage_step` those of the current one,
     and `plan` holds the number of steps by stage. `state` is what the stage needs to go on apart from weights and
     optimizer: values in JSON by name, which each checkpoint keeps. `reference` are the parameters (or adapters) that
-    the stage's KL term compares with (`grpo.reference`); None where beta is 0.
+    the stage's KL term compares with (`grpo.reference`); None where beta is 0. `results` are the metrics of the
+    evaluations; `interruptible` is set while one is made.
     """
+
+    evaluates = True
 
     def __init__(
         self, config: Config, paths: RunPaths | None, progress: Progress, files: ExitStack, mirror: Mirror
@@ -62,7 +64,8 @@ class Session:
         self.state: dict[str, Any] = {}
         self.reference = self._run_start = None
         self._validation: Validation = {}
-        self._leaving = self._evaluating = False
+        self._leaving = self.interruptible = False
+        self._counted = 0.0
         self._written: Run | None = None
         self._still = ""
 
@@ -136,7 +139,7 @@ class Session:
         self._mirror.begin(self.paths)
         self._writer = self._files.enter_context(RunWriter(self.paths, attempt))
         withdraw_all(self.paths)  # requests to an earlier attempt
-        self._files.enter_context(Heartbeat(self.paths, self.writer, lambda: self._evaluating))
+        self._files.enter_context(Heartbeat(self.paths, self.writer, lambda: self.interruptible))
         self.writer.event("started", f"attempt {attempt} from step {point}", step=point)
         for path, problem in (damaged[step] for step in sorted(damaged) if step > point):
             message = f"checkpoint {path.name} is damaged and was passed over: {problem}"
@@ -282,35 +285,27 @@ class Session:
             self.writer.event("checkpoint", f"checkpoint of step {self.step} saved", step=self.step)
             self._mirror.wake()
 
-    def evaluate(self, label: str) -> None:
-        """Evaluate the model greedily on the test split into `eval/<label>-test`, unless that is done already."""
-        folder = self.paths.stage_evaluation(label)
-        if not has_scores(folder):
-            self.progress.phase(f"evaluating on the test split: {label}")
-            setup, remedy = self.setup, self.paths.resume_command
-            self._status("running", label, phase="evaluating", examples=len(setup.prompts["test"]))
-            self._evaluating = True
-            stage = EvaluationJob(
-                folder, label, self.config, setup.task, "test", setup.prompts["test"], setup.measure, setup.provenance,
-                remedy, step=self.step, trained=self.fingerprints.get(label, ""),
-            )  # fmt: skip
-            share_completions(folder, stage.made_from, stage.weights, self.paths.root.parent, remedy)
-            began, kept = time.monotonic(), len(setup.prompts["test"])
+    @contextmanager
+    def counting(self, doing: str, phase: str, stage: str = "") -> Iterator[ShowCount]:
+        """Show completions on the screen and in status.json while they are sampled, by the function that is given."""
 
-            def sample(missing: Sequence[Prompt]) -> Iterator[list[RolloutGroup]]:
-                nonlocal kept
-                kept -= len(missing)
-                return complete(setup.policy, missing, self.config, version=self.step)
+        def show(count: SamplingCount) -> None:
+            self.progress.counting(doing, count)
+            self._show_count(count, phase, stage or self.stage)
 
-            score(stage, sample)
-            self._evaluating = False
-            took = time.monotonic() - began
-            # completions of another run say nothing of the time that the next evaluation takes
-            self.writer.event(
-                "evaluated", f"{label}: evaluated {len(setup.prompts['test'])} prompts of the test split in"
-                f" {duration(took)}", step=self.step, **({} if kept else {"seconds": round(took, 3)}),
-            )  # fmt: skip
-        self.results[label] = read_summary(folder).metrics
+        yield show
+        self._status("running", stage or self.stage, phase=phase)
+
+    def show_rollouts(self, count: SamplingCount) -> None:
+        """Show the rollouts of the step while they are sampled."""
+        self.progress.counting("sampling", count, of=f"step {self.step}", then=f"update of step {self.step}")
+        self._show_count(count, "training", self.stage)
+
+    def _show_count(self, count: SamplingCount, phase: str, stage: str) -> None:
+        now = time.monotonic()
+        if count.left_s is None or now - self._counted >= COUNT_S:
+            self._counted = now
+            self._status("running", stage, phase=phase, count=count)
 
     def finish(self) -> None:
         """Mark the run as finished and show the evaluations side by side."""
@@ -360,11 +355,13 @@ class Session:
         else:
             self.progress.warn(f"{message}; {fields['hint']}" if fields.get("hint") else message)
 
-    def _status(self, state: State, stage: str = "", *, phase: str, examples: int = 0) -> None:
-        """Write what the run is doing, and its number of steps, to status.json."""
-        self.writer.status(
-            state, step=self.step, phase=phase, stage=stage, steps=sum(self.plan.values()), examples=examples
-        )
+    def _status(self, state: State, stage: str = "", *, phase: str, count: SamplingCount | None = None) -> None:
+        """Write what the run is doing, its number of steps, and the count of what it samples to status.json."""
+        step = self.step - (self.in_step and count is not None)  # it is not finished
+        counted = {
+            "completions": count.total, "done": count.done, "tok_s": count.tok_s, "left_s": count.left_s,
+        } if count else {}  # fmt: skip
+        self.writer.status(state, step=step, phase=phase, stage=stage, steps=sum(self.plan.values()), **counted)
 
     def _fail(self, error: BaseException) -> None:
         """Write the failure down, as far as the disk allows. An error that may pass, or that came after the first step,
@@ -396,6 +393,8 @@ class Session:
 class FollowerSession(Session):
     """The session of every other rank: it trains its share, follows the first rank, and writes nothing."""
 
+    evaluates = False
+
     @classmethod
     @contextmanager
     def open(cls, config: Config, resume: str | None, progress: Progress) -> Iterator[Session]:
@@ -426,8 +425,12 @@ class FollowerSession(Session):
     def _save(self, optimizer: Optimizer, validation: Validation) -> None:
         pass
 
-    def evaluate(self, label: str) -> None:
+    def show_rollouts(self, count: SamplingCount) -> None:
         pass
+
+    @contextmanager
+    def counting(self, doing: str, phase: str, stage: str = "") -> Iterator[ShowCount]:
+        yield lambda count: None
 
     def finish(self) -> None:
         pass

@@ -25,6 +25,7 @@ from smolsum.policy.lora import count_parameters
 from smolsum.policy.weights import tokenizer_digest
 from smolsum.rewards.judge import check_endpoint
 from smolsum.rollout.remote_source import RemoteSource
+from smolsum.rollout.sampling_count import ShowCount
 from smolsum.rollout.source import LocalSource, Receiver, Source
 from smolsum.runs.record_io import to_row
 from smolsum.runs.records import RunInfo
@@ -144,14 +145,16 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
     return Setup(config, policy, task, prompts, writer, measure, provenance, memory, plugins, tuple(warnings))
 
 
-def open_source(setup: Setup, config: Config, *, notify: Callable[..., None], stopping: Callable[[], bool]) -> Source:
+def open_source(
+    setup: Setup, config: Config, *, notify: Callable[..., None], stopping: Callable[[], bool], show: ShowCount
+) -> Source:
     """Return the source of rollouts: the workers of `workers.urls`, which the first rank uses for all, or else the
     policy itself. Arguments and errors as of RemoteSource."""
     if not config.workers.urls:
-        return LocalSource(setup.policy, config)
+        return LocalSource(setup.policy, config, show)
     if not distributed.leads():
         return Receiver()
-    return RemoteSource(setup.policy, config, setup.prompts["train"], on_event=notify, stopping=stopping)
+    return RemoteSource(setup.policy, config, setup.prompts["train"], on_event=notify, stopping=stopping, show=show)
 
 
 def forecast(config: Config, splits: Mapping[str, Split] | None = None) -> MemoryPlan | None:

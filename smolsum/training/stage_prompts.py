@@ -7,6 +7,7 @@ from smolsum.config.stage_schedule import stage_at
 from smolsum.evaluate.sampling import DecodingSettings, complete
 from smolsum.policy import distributed
 from smolsum.rewards.combine import score_and_combine
+from smolsum.rollout.sampling_count import SamplingCounter
 from smolsum.training.batch import PromptOrder
 from smolsum.training.difficulty import described, in_bands, known_values, planned_kinds
 from smolsum.training.session import Session
@@ -48,11 +49,16 @@ def _measured(session: Session, setup: Setup) -> Mapping[str, float | None]:
     session.progress.phase(f"measuring the difficulty of {len(prompts)} prompts, {count} completions each")
     decoding = DecodingSettings(stage.temperature, config.train.seed, count)
     values: dict[str, float | None] = {}
-    for groups in complete(setup.policy, prompts, config, version=session.step, decoding=decoding):
-        totals = score_and_combine(groups, stage.rewards, config, setup.task.rewards.signals)[1]
-        for group, row in zip(groups, totals, strict=True):
-            kept = [total for total in row if total is not None]
-            values[group.prompt.id] = fmean(kept) if kept else None
+    with session.counting("difficulty", "measuring") as show:
+        counter = SamplingCounter(len(prompts) * count, show)
+        counter.begin()
+        batches = complete(setup.policy, prompts, config, counter.within, version=session.step, decoding=decoding)
+        for groups in batches:
+            counter.add(groups)
+            totals = score_and_combine(groups, stage.rewards, config, setup.task.rewards.signals)[1]
+            for group, row in zip(groups, totals, strict=True):
+                kept = [total for total in row if total is not None]
+                values[group.prompt.id] = fmean(kept) if kept else None
     values = distributed.gathered(values)[0]
     session.state[DIFFICULTY] = values
     return values

@@ -8,6 +8,7 @@ from smolsum.errors import SmolsumError
 from smolsum.evaluate.sampling import greedy
 from smolsum.evaluate.tables import error_shares
 from smolsum.rewards.combine import score_and_combine
+from smolsum.rollout.sampling_count import SamplingCounter
 from smolsum.training.session import Session
 from smolsum.training.setup import Setup
 
@@ -20,7 +21,8 @@ def validate(session: Session, setup: Setup, stage: StageConfig) -> dict[str, fl
     """
     task, config = setup.task, session.config
     prompts = setup.prompts["validation"][: config.train.validation_prompts]
-    groups = greedy(setup.policy, prompts, config, version=session.step)
+    with session.counting("validation", "validating") as show:
+        groups = greedy(setup.policy, prompts, config, SamplingCounter(len(prompts), show), version=session.step)
     try:
         # the weights of the stage's end, so that all its validations compare
         totals = score_and_combine(groups, end_weights(stage), config, task.rewards.signals)[1]

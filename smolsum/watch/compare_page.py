@@ -119,7 +119,7 @@ def comparison(snapshot: Snapshot, width: int, height: int) -> Pane:
     titles = {metric: clean(title) for run in runs for metric, title in run.headlines.items()}
     measures = {one.name: one for _, summary in found for one in summary.measures}
     comparable = _same_prompts([summary for label, summary in found if label])
-    rows = {"evaluated after": [label or "-" for label, _ in found]}
+    rows = {"evaluated after": [_after(label, summary) for label, summary in found]}
     for metric, title in titles.items():
         values = [summary.metrics.get(metric) for _, summary in found]
         if any(value is not None for value in values):
@@ -145,6 +145,10 @@ def comparison(snapshot: Snapshot, width: int, height: int) -> Pane:
     starred = any(BEST in cell for cells in rows.values() for cell in cells)
     legend = f"newest of each run{f', {BEST} best' if starred else ''}"
     return Pane("results", "  ".join(filter(None, [note, legend])), visible)
+
+
+def _after(label: str, summary: Summary) -> str:
+    return f"{label} ({summary.so_far})" if summary.so_far else label or "-"
 
 
 def _scrolled(snapshot: Snapshot, lines: Sequence[Text], height: int) -> tuple[str, tuple[Text, ...]]:

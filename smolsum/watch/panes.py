@@ -13,7 +13,8 @@ from smolsum.config.presets import leaves
 from smolsum.console import duration
 from smolsum.runs.completion_groups import clean
 from smolsum.runs.reader import Run
-from smolsum.runs.run_state import TROUBLE, pace, seconds_since
+from smolsum.runs.records import Status
+from smolsum.runs.run_state import TROUBLE, mean_step, pace, seconds_since
 from smolsum.watch import results_page
 from smolsum.watch.alerts import Alert, find_alerts
 from smolsum.watch.compare_page import compared_in_head
@@ -38,6 +39,14 @@ TIMES = {
     "weight_sync_s": "weight sync",
     "validate_s": "validation",
 }
+SAMPLED = {
+    "evaluating": "evaluating on the test split",
+    "validating": "validating",
+    "measuring": "measuring the difficulty of prompts",
+}
+"""Phases of a run that sample completions, in words."""
+SLOW_STEP_S = 10.0
+"""Seconds of a step from which the count of its rollouts is news."""
 OVERDUE_STEPS, OVERDUE_S = 3, 10.0
 """Usual steps, and seconds, after which a step is overdue."""
 MEAN_OVER = 20
@@ -58,8 +67,8 @@ def header(snapshot: Snapshot, width: int) -> list[Text]:
     total = f"/{run.total}" if run.total else ""
     reading = run.read_share < 1
     left.append(f"  reading metrics {run.read_share:.0%}" if reading else f"  step {run.step}{total}")
-    if state.alive and run.status.phase == "evaluating":
-        left.append(f"  evaluating {run.evaluated}/{run.status.examples or '?'}", style="bold")
+    if state.alive and run.status.phase in SAMPLED:
+        left.append(f"  {run.status.phase} {run.status.done}/{run.status.completions or '?'}", style="bold")
     if (since := overdue(snapshot)) is not None:
         left.append(f"  last step {duration(since)} ago", style=f"bold {ORANGE}")
     left.append_text(compared_in_head(snapshot, width - left.cell_len - 2))
@@ -115,13 +124,23 @@ def _news(snapshot: Snapshot) -> str:
     run, state = snapshot.run, snapshot.run_state
     if run.behind():
         return "reading the run"
-    if state.alive and run.status.phase == "evaluating":
-        of = f" of {run.status.examples}" if run.status.examples else ""
-        return f"evaluating on the test split: {run.status.stage}, {run.evaluated}{of} completions"
+    status = run.status
+    if state.alive and status.phase in SAMPLED:
+        return f"{SAMPLED[status.phase]}: {status.stage}, {_sampled(status)}"
+    if state.alive and status.done < status.completions and (mean_step(run) or SLOW_STEP_S) >= SLOW_STEP_S:
+        return f"sampling step {status.step + 1}: {_sampled(status)}"
     if not run.row and state.hopeful:
         took = pace(run, state, snapshot.now).elapsed_s
         return "waiting for the first step" + (f", {duration(took)} so far" if took else "")
     return f"{time_of_day(run.events[-1].time) or '--:--:--'} {run.events[-1].message}" if run.events else ""
+
+
+def _sampled(status: Status) -> str:
+    """The count of completions, their speed and the time left, as far as they are known."""
+    of = f" of {status.completions}" if status.completions else ""
+    speed = "" if status.tok_s is None else f"{status.tok_s:,.0f} tok/s"
+    left = "" if status.left_s is None else f"{duration(status.left_s)} left"
+    return ", ".join(filter(None, (f"{status.done}{of} completions", speed, left)))
 
 
 def _progress(snapshot: Snapshot, width: int) -> Text:

@@ -26,8 +26,8 @@ def results(snapshot: Snapshot, width: int, height: int) -> Pane:
         for label, summary in run.results.items()
         if summary.metrics
     }
-    columns = dict(evaluated)
-    if len(columns) > 1:
+    columns, part = dict(evaluated), _sampled_start(run)
+    if len(columns) > 1 and not part:
         columns[CHANGE] = _changes(*[*columns.values()][:: len(columns) - 1])
     validated = {metric: run.last(f"validation/{metric}") for metric in ("reward", *run.headlines)}
     if any(value is not None for value in validated.values()):
@@ -52,7 +52,7 @@ def results(snapshot: Snapshot, width: int, height: int) -> Pane:
     lines += [Text(f"stage {clean(stage)}: from {clean(origin)}", style=DIM) for stage, origin in run.reused.items()]
     step = run.series["validation/reward"].last_step if "validation/reward" in run.series else None
     note = "greedy, test split" + (f"; validation of step {step}" if "validation" in columns and step else "")
-    return Pane(title, note, tuple(lines[:height]))
+    return Pane(title, f"{note}; start: {part} so far" if part else note, tuple(lines[:height]))
 
 
 def _changes(first: Mapping[str, float | None], last: Mapping[str, float | None]) -> dict[str, float | None]:
@@ -80,7 +80,9 @@ def gained(run: Run, *, ascii: bool) -> list[str]:
     (`step 210:`). Empty before the first evaluation, and for runs whose task did not say what they are."""
     label, newest = run.newest_result
     start, arrow = run.results["start"].metrics if "start" in run.results else {}, "->" if ascii else "→"
-    when = "at the start" if label == "start" else f"after {clean(label)}"
+    part = _sampled_start(run)
+    start = {} if part else start
+    when = f"at the start{part and f' ({part})'}" if label == "start" else f"after {clean(label)}"
     now: Mapping[str, float | None] = newest.metrics
     validated = {one.name: run.last(f"validation/{one.name}") for one in newest.measures if one.role}
     step = max((run.series[f"validation/{name}"].last_step or 0 for name in validated if validated[name] is not None),
@@ -95,3 +97,7 @@ def gained(run: Run, *, ascii: bool) -> list[str]:
             ends = ends[:1] if label == "start" else ends
             found.append(f"{clean(one.title)} {f' {arrow} '.join(ends)}")
     return [f"{when}:", *found] if found else []
+
+
+def _sampled_start(run: Run) -> str:
+    return run.results["start"].so_far if "start" in run.results else ""

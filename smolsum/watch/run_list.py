@@ -97,7 +97,7 @@ def _line(run: Run, now: datetime) -> RunLine:
 
 
 def _results(summary: Summary) -> Iterator[tuple[str, tuple[str, float]]]:
-    for one in summary.measures:
+    for one in () if summary.so_far else summary.measures:
         value = summary.metrics.get(one.name)
         if one.role and value is not None:
             yield clean(one.title), (format(value, one.form), -value if one.better == "lower" else value)

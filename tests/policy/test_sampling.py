@@ -12,7 +12,7 @@ from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.sampling import ActiveSequence, Completion, DecodeBatch, generate, rollout_seed
 from smolsum.rollout.source import decode, sample_groups
-from smolsum.types import Prompt, Rollout
+from smolsum.types import Prompt, Rollout, SamplingProgress
 
 # isort: split
 import mlx.core as mx
@@ -226,3 +226,21 @@ def test_length_leaves_the_end_out() -> None:
     cut = Rollout((5, 6, 7), (0.0,) * 3, "length", 0, "w", 1, "")
     assert (stopped.length, stopped.truncated) == (2, False)
     assert (cut.length, cut.truncated) == (3, True)
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["where it can in C", "by MLX"])
+def test_progress_is_reported_while_completions_are_sampled(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any completion is whole, as prompts are read, and up to the end; a completion that ends early is whole."""
+    if not native:
+        monkeypatch.setattr("smolsum.policy.sampling.decode.can_decode", lambda model: False)
+    model, told = load_policy("builtin:tiny").model, list[SamplingProgress]()
+    rows = generate(
+        model, [(5, 6, 7), (8, 9)], [[1, 2], [3]], eos_ids=frozenset({EOS}), temperature=1.0, max_new_tokens=40,
+        report=told.append,
+    )  # fmt: skip
+    first, last = told[0], told[-1]
+    assert (first.total, first.ended, first.tokens) == (3, 0, 0)
+    assert 0 < first.share < 1
+    sampled = sum(len(completion.token_ids) for row in rows for completion in row)
+    assert last == SamplingProgress(3, 3, sampled, 1.0)
+    assert [one.share for one in told] == sorted(one.share for one in told)

@@ -87,3 +87,17 @@ def test_what_stays_and_what_is_shared(tmp_path: Path) -> None:
     assert score == {
         "id": "a", "data": "ff", "judge": summary["judge"], "meteor": 0.5, "rounds": {"clarity": [0.5, None]},
     }  # fmt: skip
+
+
+def test_a_start_that_is_not_complete_is_not_shared(tmp_path: Path) -> None:
+    """The sample of a run that was stopped compares with no other evaluation; what completes it is said."""
+    run, said = RunPaths(tmp_path / "runs" / "mine"), list[str]()
+    run.evaluation("start-test").mkdir(parents=True)
+    run.config.write_text(CONFIG)
+    run.info.write_text(json.dumps(INFO))
+    (run.evaluation("start-test") / "summary.json").write_text(json.dumps({**SUMMARY, "whole": 2}))
+    (run.evaluation("start-test") / "scores.jsonl").write_text(f"{json.dumps(SCORE)}\n")
+    made = write_evidence(run, 1, tmp_path / "out", "again", said.append)
+    assert not made.evaluation("start-test").exists()
+    assert "1 of 2 examples" in said[0]
+    assert run.resume_command in said[0]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smolsum.files import replace
-from smolsum.runs.reader import Document, LineCount, Tail
+from smolsum.runs.reader import Document, Tail
 from smolsum.runs.records import Status
 from smolsum.runs.series import MOST_POINTS, Point, Series, smoothed
 
@@ -31,22 +31,6 @@ def test_only_new_lines(tmp_path: Path) -> None:
     assert tail.more()
     assert tail.restarts == 1
     assert list(tail.read()) == [{"a": 1}]
-
-
-def test_lines_are_counted_once(tmp_path: Path) -> None:
-    """Only what a file has gained is read again; one that was replaced, or another file, is counted anew."""
-    path, count = tmp_path / "lines.jsonl", LineCount()
-    path.write_bytes(b"{}\n" * 1000)
-    assert count.count(path) == 1000
-    with path.open("r+b") as file:
-        file.write(b" " * 2990)  # lines that a second look at all of it would miss
-        file.seek(0, 2)
-        file.write(b"{}\n{")
-    assert count.count(path) == 1001
-    replace(path, b"{}\n", "")
-    assert count.count(path) == 1
-    (tmp_path / "other.jsonl").write_bytes(b"{}\n{}\n")
-    assert count.count(tmp_path / "other.jsonl") == 2
 
 
 def test_document(tmp_path: Path) -> None:

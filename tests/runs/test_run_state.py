@@ -1,5 +1,6 @@
 """How a run stands, from its files alone."""
 
+import json
 import os
 import platform
 import shutil
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.watching import BEGAN, STEP_S, append, evaluate, make_run, row, stamp, status
+from support.watching import BEGAN, STEP_S, append, make_run, row, stamp, status
 
 from smolsum.files import replace
 from smolsum.runs.control import make_request
+from smolsum.runs.evaluation_records import SUMMARY
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_run
 from smolsum.runs.run_state import Pace, RunState, pace, process_lives, run_state
@@ -148,10 +150,16 @@ def test_evaluations_count_in_the_time_left(tmp_path: Path) -> None:
     run = read_run(paths)
     assert pace(run, RunState("running"), after(5)).eta_s == 10 * STEP_S + 30.0
     append(paths.metrics, [row(step, 20) for step in range(11, 21)])
-    status(paths.root, "running", 20, 20, phase="evaluating", stage="quality", examples=40)
-    evaluate(paths, "quality", {f"test-{n}": "a text" for n in range(10)}, scored=False)
+    status(paths.root, "running", 20, 20, phase="evaluating", stage="quality", completions=40, done=10)
     run.poll()
     assert pace(run, RunState("running"), after(5)).eta_s == 0.75 * 30.0
+    # of the start, 32 of 200 prompts are evaluated, which took 15 s
+    start = paths.stage_evaluation("start") / SUMMARY
+    start.write_text(json.dumps(json.loads(start.read_text()) | {"n": 32, "whole": 200}))
+    append(paths.events, [took | {"seconds": 15.0, "share": 32 / 200}])
+    run.poll()
+    assert pace(run, RunState("running"), after(5)).eta_s == pytest.approx((0.75 + 1 - 32 / 200) * 15.0 / (32 / 200))
+    start.write_text(json.dumps(json.loads(start.read_text()) | {"whole": None}))
     append(paths.events, [took | {"seconds": None}])
     run.poll()
     assert pace(run, RunState("running"), after(5)).eta_s is None

@@ -149,7 +149,7 @@ def test_ctrl_c_outside_a_step_leaves_at_once(
 ) -> None:
     """In an evaluation there is no step to finish: 130, the hint, and the resumed run ends as if nothing had been."""
     run = tmp_path / "early"
-    interrupt_in("smolsum.training.session.complete", 1, monkeypatch)
+    interrupt_in("smolsum.training.evaluations.complete", 1, monkeypatch)
     code, _, err = call(*arguments(data, tmp_path, "early"))
     assert code == 130
     assert "finishing the step" not in err

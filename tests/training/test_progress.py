@@ -17,6 +17,7 @@ from support.training import PATIENCE_S, wait_until
 
 from smolsum import console
 from smolsum.console import duration
+from smolsum.rollout.sampling_count import SamplingCount
 from smolsum.training.progress import Progress
 
 METRICS = {
@@ -65,17 +66,17 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
             [("quality", 3)], 1, {1: {"reward": float("nan"), "reward_std": float("inf")}},
             ["stage=quality step=1/3 reward=nan std_in_group=inf"],
         ),
-        # every tenth step of the run is reported, and the last one of each stage
+        # the first step is reported, every tenth of the run, and the last one of each stage
         (
             [("length", 12), ("quality", 13)], 10, {step: {} for step in range(1, 26)},
-            ["stage=length step=10/25", "stage=length step=12/25", "stage=quality step=20/25",
+            ["stage=length step=1/25", "stage=length step=10/25", "stage=length step=12/25", "stage=quality step=20/25",
              "stage=quality step=25/25"],
         ),
         # the time left comes from the mean of the last twenty steps, so a slow start is forgotten
         (
             [("length", 40)], 30,
             {step: {"perf/step_s": 100.0 if step <= 10 else float(step % 2 + 1)} for step in range(1, 31)},
-            ["stage=length step=30/40 s/step=1.00 eta=15s"],
+            ["stage=length step=1/40 s/step=100.00 eta=1h05m", "stage=length step=30/40 s/step=1.00 eta=15s"],
         ),
     ],
     ids=["whole", "missing", "not finite", "which", "eta"],
@@ -146,17 +147,46 @@ def test_heartbeat_breaks_a_silence(capsys: pytest.CaptureFixture[str]) -> None:
     assert progress.beat() == 30
     progress.plan([("length", 240)])
     progress.step("length", 1, METRICS)
+    first = said(capsys)
     clock.now += 20
     progress.note("checkpoint saved")
     clock.now += 29
     assert progress.beat() == 1
     clock.now += 1
     progress.beat()
+    assert first[:2] == ["loading builtin:tiny …", 'heartbeat elapsed=30s doing="loading builtin:tiny …"']
+    assert said(capsys) == ["checkpoint saved", "heartbeat elapsed=1m20s stage=length step=1/240 eta=5m11s"]
+
+
+def test_completions_under_way_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line for each kind of count, once it has taken a moment; a heartbeat has the newest count next to the step,
+    and what follows once all are there."""
+    clock = SimpleNamespace(now=100.0)
+    progress = Progress(clock=lambda: clock.now)
+    progress.plan([("length", 240)])
+
+    def count(done: int, seconds: float, **named: str) -> None:
+        clock.now += seconds
+        progress.counting("sampling", SamplingCount(done, 16, 85.2, 12.0) if done else SamplingCount(0, 16), **named)
+
+    count(0, 0, of="step 1")
+    count(3, 2, of="step 1")
+    assert said(capsys) == []
+    count(5, 2, of="step 1")
+    assert said(capsys) == ["sampling step 1: 5/16 completions 85 tok/s eta 12s"]
+    count(7, 31, of="step 1")
+    progress.beat()
+    progress.step("length", 1, {})
+    count(0, 1, of="step 2")
+    count(9, 31, of="step 2")
+    progress.beat()
+    count(16, 31, of="step 2", then="update of step 2")
+    progress.beat()
     assert said(capsys) == [
-        "loading builtin:tiny …",
-        'heartbeat elapsed=30s doing="loading builtin:tiny …"',
-        "checkpoint saved",
-        "heartbeat elapsed=1m20s stage=length step=1/240 eta=5m11s",
+        'heartbeat elapsed=35s now="sampling step 1" 7/16 completions 85 tok/s eta 12s',
+        "stage=length step=1/240",
+        'heartbeat elapsed=1m07s stage=length step=1/240 now="sampling step 2" 9/16 completions 85 tok/s eta 12s',
+        'heartbeat elapsed=1m38s stage=length step=1/240 now="update of step 2"',
     ]
 
 
@@ -258,6 +288,7 @@ def test_terminal_keeps_rows_and_drops_the_bar() -> None:
     expected = [
         "loading builtin:tiny",
         "stage       step  reward  std_in_group  zero_std  tokens  within_tol  s/step",
+        "length       1/5  -0.213         0.240      0.38    68.9        0.41    1.30",
         "length       2/5  -0.213         0.240      0.38    68.9        0.41    1.30",
         "validation     2  -0.200             -         -       -           -       -",
         "warning: no WordNet",

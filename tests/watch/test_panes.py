@@ -282,17 +282,30 @@ def test_a_step_that_is_overdue(tmp_path: Path) -> None:
 
 
 def test_what_has_no_steps_yet_counts(tmp_path: Path) -> None:
-    """The seconds before the first step, and the completions of the evaluation at the start."""
+    """The seconds before the first step, and the completions of the evaluation at the start, with their pace."""
     paths = make_run(tmp_path, steps=0, state="running")
     run = read_run(paths)
     found = Snapshot(run, now=BEGAN + timedelta(seconds=7))
     assert message(found, 120).plain.startswith(" waiting for the first step, 7s so far")
-    folder = paths.stage_evaluation("start")
-    append(folder / "generations.jsonl", [{"id": n} for n in range(50)])
-    status(paths.root, "running", 0, 80, phase="evaluating", stage="start", examples=200)
+    count = {"completions": 200, "done": 50, "tok_s": 1234.4, "left_s": 75.2}
+    for phase, stage, now in (
+        ("evaluating", "start", "evaluating on the test split: start, 50 of 200 completions, 1,234 tok/s, 1m15s left"),
+        ("training", "length", "sampling step 1: 50 of 200 completions, 1,234 tok/s, 1m15s left"),
+    ):
+        status(paths.root, "running", 0, 80, phase=phase, stage=stage, **count)
+        assert run.poll()
+        assert message(Snapshot(run, now=BEGAN + timedelta(seconds=9)), 120).plain.strip() == now
+    status(paths.root, "running", 0, 80, phase="evaluating", stage="start")
     assert run.poll()
     said = message(Snapshot(run, now=BEGAN + timedelta(seconds=9)), 120).plain
-    assert said.startswith(" evaluating on the test split: start, 50 of 200 completions")
+    assert said.strip() == "evaluating on the test split: start, 0 completions"
+
+
+def test_the_rollouts_of_a_quick_step_are_no_news(tmp_path: Path) -> None:
+    found = snapshot(tmp_path)
+    status(found.run.paths.root, "running", 60, 80, completions=16, done=5)
+    found.run.poll(5)
+    assert "sampling" not in message(found, 120).plain
 
 
 def test_the_load_of_the_machine_is_shown_where_it_was_recorded(tmp_path: Path) -> None:
@@ -325,8 +338,7 @@ def test_what_training_did_is_on_every_page(tmp_path: Path) -> None:
 
 def test_an_evaluation_is_counted_in_the_header(tmp_path: Path) -> None:
     found = snapshot(tmp_path)
-    status(found.run.paths.root, "running", 60, 80, phase="evaluating", stage="length", examples=200)
-    append(found.run.paths.stage_evaluation("length") / "generations.jsonl", [{"id": f"test-{n}"} for n in range(50)])
+    status(found.run.paths.root, "running", 60, 80, phase="evaluating", stage="length", completions=200, done=50)
     found.run.poll(5)
     assert "step 60/80  evaluating 50/200" in header(found, 80)[0].plain
 

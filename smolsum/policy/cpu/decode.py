@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from smolsum.policy.cpu import native
 from smolsum.policy.cpu.native_model import NativeModel, can_run, check_tokens, head_dim
+from smolsum.types import SamplingProgress, unheard
 
 BLOCK, LANES, ROWS = 64, 16, 64
 """positions by which a cache grows; the features of a head are a multiple of the lanes; rollouts of a pass"""
@@ -60,14 +61,24 @@ def can_decode(model: nn.Module) -> bool:
     return can_run(model) and head_dim(model) % LANES == 0
 
 
-def sample(model: nn.Module, draws: Sequence[Draw], end_ids: Collection[int]) -> list[Drawn]:
+def sample(
+    model: nn.Module,
+    draws: Sequence[Draw],
+    end_ids: Collection[int],
+    report: Callable[[SamplingProgress], None] = unheard,
+) -> list[Drawn]:
     """Return a rollout for each draw. A prompt that several share is read once. A rollout's tokens and log-probs depend
-    on nothing but its own draw and the weights, to the bit. Raises MemoryError, and ValueError for a
-    prompt without tokens or with an id that the model does not have."""
+    on nothing but its own draw and the weights, to the bit. `report` is called between the calls of C. Raises
+    MemoryError, and ValueError for a prompt without tokens or with an id that the model does not have."""
     decoder = Decoder(model, max(draw.positions for draw in draws), end_ids)
-    rollouts = decoder.add(draws)
+    prompts = sum(map(len, {draw.prompt_ids for draw in draws}))
+    whole = prompts + sum(len(draw.uniforms) for draw in draws)
+    rollouts = decoder.add(draws, lambda read: report(SamplingProgress(len(draws), 0, 0, read / whole)))
     while left := [one for one in rollouts if not one.ended]:
         decoder.step(left, decoder.passes)
+        done = prompts + sum(one.limit if one.ended else one.sampled for one in rollouts)
+        tokens, ended = sum(one.sampled for one in rollouts), sum(one.ended for one in rollouts)
+        report(SamplingProgress(len(draws), ended, tokens, done / whole))
     return [one.drawn for one in rollouts]
 
 
@@ -101,6 +112,11 @@ class Decoding:
     def sampled(self) -> int:
         """The number of its tokens."""
         return int(self.fields.sampled)
+
+    @property
+    def limit(self) -> int:
+        """The number of tokens that it may have."""
+        return int(self.fields.limit)
 
     @property
     def drawn(self) -> Drawn:
@@ -140,8 +156,9 @@ class Decoder:
         """Take the model's weights of now."""
         self._weights = NativeModel(self.model, self._weights.positions)
 
-    def add(self, draws: Sequence[Draw]) -> list[Decoding]:
-        """Return the rollouts, each after its prompt, which those that share it read once. Errors as of `sample`."""
+    def add(self, draws: Sequence[Draw], report: Callable[[int], None] = lambda read: None) -> list[Decoding]:
+        """Return the rollouts, each after its prompt, which those that share it read once. `report` gets the number of
+        tokens of prompts that are read. Errors as of `sample`."""
         if (positions := max(draw.positions for draw in draws)) > self._weights.positions:
             self._weights = NativeModel(self.model, positions)
         for prompt_ids in (prompts := dict.fromkeys(draw.prompt_ids for draw in draws)):
@@ -149,6 +166,7 @@ class Decoder:
         prefixes = {prompt_ids: self._sequence(prompt_ids[:-1]) for prompt_ids in prompts}
         while left := [one for one in prefixes.values() if not one.ended]:
             self._run(left, None, self.passes)
+            report(sum(one.sampled for one in prefixes.values()))
         return [self._sequence(draw.prompt_ids[-1:], draw, prefixes[draw.prompt_ids]) for draw in draws]
 
     def drawn_by_caller(self, rollout: Decoding) -> None:
