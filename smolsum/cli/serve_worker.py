@@ -65,7 +65,7 @@ def serve_worker(
     from smolsum.worker.listen import listen
 
     path = model_path(model, TASKS)
-    if Path(path).is_dir():
+    if Path(path).exists():
         path = str(Path(path).absolute())
     secret = token if token is not None else os.environ.get("SMOLSUM_WORKER_TOKEN") or None
     listener = listen(host, port, secret)
