@@ -27,7 +27,7 @@ SPACE = "▁"
 
 
 @dataclass(frozen=True)
-class Split:
+class Cuts:
     """How a BPE tokenizer cuts a text before it merges: by each pattern in turn."""
 
     patterns: tuple[str, ...]
@@ -39,16 +39,16 @@ class Split:
     """whether characters are composed first (NFC)"""
 
 
-LLAMA3 = Split((rf"{CONTRACTIONS}|{WORDS}|\p{{N}}{{1,3}}|{REST}",), whole_words=True, adds_bos=True)
-SPLITS = {
-    "gpt-2": Split((GPT2,)),
-    "smollm": Split((r"\p{N}", GPT2)),
-    "qwen2": Split((rf"{CONTRACTIONS}|{WORDS}|\p{{N}}|{REST}",), composed=True),
+LLAMA3 = Cuts((rf"{CONTRACTIONS}|{WORDS}|\p{{N}}{{1,3}}|{REST}",), whole_words=True, adds_bos=True)
+CUTS = {
+    "gpt-2": Cuts((GPT2,)),
+    "smollm": Cuts((r"\p{N}", GPT2)),
+    "qwen2": Cuts((rf"{CONTRACTIONS}|{WORDS}|\p{{N}}|{REST}",), composed=True),
     "llama-bpe": LLAMA3,
     "llama3": LLAMA3,
     "llama-v3": LLAMA3,
     "lfm2": LLAMA3,
-    "default": Split((r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
+    "default": Cuts((r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")),
 }
 """by the names of `tokenizer.ggml.pre`; the converters of llama.cpp write the first of names with the same split"""
 
@@ -156,23 +156,23 @@ KEYS = {"bos": "bos", "eos": "eos", "eot": "eot", "eom": "eom", "unk": "unknown"
 def _byte_level(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
     """Return the BPE over bytes of GPT-2 and its descendants."""
     name = file.required("tokenizer.ggml.pre", str)
-    if name not in SPLITS:
+    if name not in CUTS:
         raise UsageError(
-            f"{file.path}: tokenizer.ggml.pre = {name!r} is not known; known are {', '.join(SPLITS)}",
+            f"{file.path}: tokenizer.ggml.pre = {name!r} is not known; known are {', '.join(CUTS)}",
             hint="give the model's Hugging Face directory",
         )
-    split, tokens = SPLITS[name], vocabulary.used()
+    cuts, tokens = CUTS[name], vocabulary.used()
     merges = [_pair(merge) for merge in file.required("tokenizer.ggml.merges", list)]
-    made = Tokenizer(_bpe(file, vocab=tokens, merges=merges, ignore_merges=split.whole_words))
-    if split.composed:
+    made = Tokenizer(_bpe(file, vocab=tokens, merges=merges, ignore_merges=cuts.whole_words))
+    if cuts.composed:
         made.normalizer = normalizers.NFC()
-    cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in split.patterns]
+    steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in cuts.patterns]
     prefix = file.optional("tokenizer.ggml.add_space_prefix", bool, False)
     made.pre_tokenizer = pre_tokenizers.Sequence(
-        [*cuts, pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False)]
+        [*steps, pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False)]
     )
     made.decoder = decoders.ByteLevel()
-    made.post_processor = _ends_of_text(file, vocabulary, split.adds_bos) or processors.ByteLevel(trim_offsets=False)
+    made.post_processor = _ends_of_text(file, vocabulary, cuts.adds_bos) or processors.ByteLevel(trim_offsets=False)
     return made
 
 
