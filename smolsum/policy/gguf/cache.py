@@ -20,8 +20,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import xxhash
+from mlx_lm.tokenizer_utils import load as load_tokenizer
 from mlx_lm.utils import load_model
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from smolsum import console
 from smolsum.errors import UsageError
@@ -29,6 +31,7 @@ from smolsum.files import to_json, writing
 from smolsum.policy.gguf.architectures import OTHERS, ROPE_FREQS, Architecture, architecture_of, config_of, hf_values
 from smolsum.policy.gguf.header import AGAIN, GgufFile, TensorInfo, read_header, require_gguf
 from smolsum.policy.gguf.tokenizer import tokenizer_files
+from smolsum.policy.gguf.vocabulary import PROBE
 
 SUFFIX, OUTLINE = ".gguf", "-outline"
 EDITION = 1
@@ -140,6 +143,7 @@ def _build(file: GgufFile, target: Path, *, outline: bool) -> None:
                 _write_outline(out, weights)
                 _require_whole(file, architecture, building)
                 if not outline:
+                    _require_tokenizer(file, tokenizer, building)
                     _write_values(out, file, architecture, weights, config)
             building.replace(target)
     finally:
@@ -190,6 +194,17 @@ def _require_whole(file: GgufFile, architecture: Architecture, outline: Path) ->
         raise UsageError(
             f"{file.path}: its tensors do not fit its metadata: {reason.rstrip('.')}", hint=AGAIN
         ) from error
+
+
+def _require_tokenizer(file: GgufFile, tokenizer: Tokenizer, folder: Path) -> None:
+    """Raise UsageError where transformers takes a tokenizer of its own in place of the file's. It does for Qwen2."""
+    own = tokenizer.encode(PROBE, add_special_tokens=False).ids
+    if load_tokenizer(folder).encode(PROBE, add_special_tokens=False) != own:
+        raise UsageError(
+            f"{file.path}: transformers has another tokenizer for {file.architecture} than the file's"
+            f" (tokenizer.ggml.pre = {file.metadata.get('tokenizer.ggml.pre')!r})",
+            hint=OTHERS,
+        )
 
 
 def _write_outline(out: BinaryIO, weights: list[Weight]) -> None:
