@@ -68,7 +68,7 @@ def tokenizer_files(file: GgufFile) -> tuple[Tokenizer, dict[str, Any], dict[str
             f"{file.path} has no chat template (tokenizer.chat_template)",
             hint="use an instruction-tuned model (…-Instruct)",
         )
-    vocabulary = Vocabulary.of(file)
+    vocabulary = TokenList.of(file)
     if model == "gpt2":
         made = _byte_level(file, vocabulary)
     elif model == "llama":
@@ -99,7 +99,7 @@ def tokenizer_files(file: GgufFile) -> tuple[Tokenizer, dict[str, Any], dict[str
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TokenList:
     """The tokens of a file in order of their ids, the kind of each, and the ids of special ones by name."""
 
     tokens: Sequence[str]
@@ -107,7 +107,7 @@ class Vocabulary:
     ids: Mapping[str, int | None]
 
     @classmethod
-    def of(cls, file: GgufFile) -> "Vocabulary":
+    def of(cls, file: GgufFile) -> "TokenList":
         """Read it. Raises UsageError for a list of another length than the embedding, and for ids beyond it."""
         tokens = file.required("tokenizer.ggml.tokens", list)
         kinds = file.optional("tokenizer.ggml.token_type", list, [NORMAL] * len(tokens))
@@ -153,7 +153,7 @@ KEYS = {"bos": "bos", "eos": "eos", "eot": "eot", "eom": "eom", "unk": "unknown"
 """names of special tokens, and how keys of a file have them"""
 
 
-def _byte_level(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
+def _byte_level(file: GgufFile, vocabulary: TokenList) -> Tokenizer:
     """Return the BPE over bytes of GPT-2 and its descendants."""
     name = file.required("tokenizer.ggml.pre", str)
     if name not in CUTS:
@@ -181,7 +181,7 @@ def _pair(merge: str) -> tuple[str, str]:
     return left, right
 
 
-def _sentencepiece(file: GgufFile, vocabulary: Vocabulary) -> Tokenizer:
+def _sentencepiece(file: GgufFile, vocabulary: TokenList) -> Tokenizer:
     """Return SentencePiece's BPE, whose merges are the tokens in order of their scores."""
     tokens, scores = vocabulary.used(), file.required("tokenizer.ggml.scores", list)
     if len(scores) != len(vocabulary.tokens):
@@ -221,7 +221,7 @@ def _bpe(file: GgufFile, **parts: Any) -> models.BPE:
         ) from error
 
 
-def _ends_of_text(file: GgufFile, vocabulary: Vocabulary, adds_bos: bool) -> processors.TemplateProcessing | None:
+def _ends_of_text(file: GgufFile, vocabulary: TokenList, adds_bos: bool) -> processors.TemplateProcessing | None:
     """Return what puts BOS and EOS around a text that is no chat; None where neither is."""
     wanted = {
         "bos": file.optional("tokenizer.ggml.add_bos_token", bool, adds_bos),
