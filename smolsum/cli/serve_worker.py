@@ -14,7 +14,8 @@ from smolsum.errors import UsageError
 
 def serve_worker(
     model: Annotated[
-        str, typer.Option(metavar="MODEL", help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id.")
+        str,
+        typer.Option(metavar="MODEL", help="Preset (tiny, tiny-lfm, qwen, lfm), local directory, GGUF file or hub id."),
     ] = "tiny",
     engine: Annotated[
         Literal["mlx", "vllm"],

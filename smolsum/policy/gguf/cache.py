@@ -1,7 +1,7 @@
 """GGUF files as models in the Hugging Face layout, each made once and kept in the user's cache.
 
-The folder's name holds a digest of the file's content. A model is built in a folder beside it, which is renamed when it
-is whole: neither a kill nor a full disk leaves a part of one, and of two processes the second waits for the first.
+The folder's name holds a digest of the file's content. A model is built in another folder, which is renamed when it is
+whole: neither a kill nor a full disk leaves a part of one, and of two processes the second waits for the first.
 An outline of a model has the same files, but its weights are a hole in the file, of no size on the disk: what a dry
 run needs takes a second or two for a model of any size.
 """
@@ -197,7 +197,7 @@ def _require_whole(file: GgufFile, architecture: Architecture, outline: Path) ->
 
 
 def _require_tokenizer(file: GgufFile, tokenizer: Tokenizer, folder: Path) -> None:
-    """Raise UsageError where transformers takes a tokenizer of its own in place of the file's. It does for Qwen2."""
+    """Raise UsageError where transformers takes another tokenizer than the file's, as it does for Qwen2."""
     own = tokenizer.encode(PROBE, add_special_tokens=False).ids
     if load_tokenizer(folder).encode(PROBE, add_special_tokens=False) != own:
         raise UsageError(

@@ -11,7 +11,7 @@ MARK = "§content§"
 
 
 def modelfile(policy: Policy, file: str, *, most: int) -> str:
-    """Return a Modelfile for a GGUF file beside it: greedy answers of at most so many tokens, as in evaluations.
+    """Return a Modelfile for a GGUF file next to it: greedy answers of at most so many tokens, as in evaluations.
 
     Ollama knows a few chat templates, and takes no other from a file. Where the policy's puts turns one after the other
     (`_turns`), the Modelfile says the same in Ollama's language.
