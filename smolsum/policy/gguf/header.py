@@ -94,8 +94,8 @@ PLAIN: dict[str, type[np.generic]] = {"F64": np.float64, "F32": np.float32, "F16
 
 
 def read_header(path: Path) -> GgufFile:
-    """Return what a GGUF file says about itself. Raises UsageError for another kind of file, one that is cut off or damaged, has
-    another byte order or version, or tensors of a type without known values."""
+    """Return what a GGUF file says about itself. Raises UsageError for another kind of file, for one that is cut off or
+    damaged, of another byte order or version, or has tensors of a type without known values."""
     require_gguf(path)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return _Reader(path, content).read()
