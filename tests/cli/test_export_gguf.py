@@ -1,5 +1,6 @@
 """`smolsum export --format gguf`: one file that answers as the run was evaluated, a Modelfile, and the card."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from support.training import arguments, make_data
 from smolsum.cli import main
 from smolsum.errors import SmolsumError
 from smolsum.files import read_jsonl
+from smolsum.policy.gguf.write import write_gguf
 from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
 
@@ -24,21 +26,28 @@ SHORT = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `posts`, and `runs` with the run `mine`, which trained adapters."""
+    """A folder with `posts`, and `runs` with the run `mine`, which trained adapters for the model in a GGUF file."""
     folder = tmp_path_factory.mktemp("home")
-    data = make_data(folder / "posts")
-    assert main.main([*arguments(data, folder / "runs", "mine", **SHORT), "--quiet"]) == 0
+    data, start = make_data(folder / "posts"), load_policy("builtin:tiny")
+    template = start.tokenizer.chat_template
+    write_gguf(start, start.model.parameters(), folder / "start.gguf", kind="F16", name="start", template=template)
+    given = [f"--model={folder}/start.gguf", *arguments(data, folder / "runs", "mine", **SHORT)[2:]]
+    assert main.main(["train", *given, "--quiet"]) == 0
     return folder
 
 
-def test_the_file_answers_as_the_run_was_evaluated(
-    home: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_answers_as_the_run_was_evaluated(home: Path, tmp_path: Path, call: Call) -> None:
     """From the chat template's own system message, with adapters merged; the log-probs are those of the other format,
     which has the same weights."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name, flags in (("other", ()), ("gguf", ("--format", "gguf", "--gguf-type", "f16"))):
         done(call("export", "mine", tmp_path / name, "--runs-dir", home / "runs", "--license", "mit", *flags))
     found = sorted(path.name for path in (tmp_path / "gguf").iterdir())
