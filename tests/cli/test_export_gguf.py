@@ -1,4 +1,4 @@
-"""`smolsum export --format gguf`: one file that answers as the run was evaluated, a Modelfile, and the card."""
+"""`smolsum export --format gguf`: one file that scores as the other format, a Modelfile, and the card."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,9 +45,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_file_answers_as_the_run_was_evaluated(home: Path, tmp_path: Path, call: Call) -> None:
-    """From the chat template's own system message, with adapters merged; the log-probs are those of the other format,
-    which has the same weights."""
+def test_the_file_scores_as_the_other_format(home: Path, tmp_path: Path, call: Call) -> None:
+    """The run's answers to its posts, after the chat template's own system message, with adapters merged; that format
+    answers as the run was evaluated."""
     for name, flags in (("other", ()), ("gguf", ("--format", "gguf", "--gguf-type", "f16"))):
         done(call("export", "mine", tmp_path / name, "--runs-dir", home / "runs", "--license", "mit", *flags))
     found = sorted(path.name for path in (tmp_path / "gguf").iterdir())
