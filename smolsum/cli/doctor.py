@@ -19,7 +19,7 @@ def doctor(
         typer.Option(
             "--model",
             metavar="MODEL",
-            help="Also try this model: preset, local directory, or hub id that is downloaded already.",
+            help="Also try this model: preset, local directory, GGUF file, or hub id that is downloaded already.",
         ),
     ] = "",
     online: Annotated[

@@ -224,18 +224,21 @@ def try_model(path: str) -> None:
     """Load a model, sample in a batch and score what was sampled, as each run does before training. Print the level,
     the detail and the command of the finding as JSON."""
     from smolsum.policy.device_memory import tightest_limit
+    from smolsum.policy.gguf.cache import is_outline
     from smolsum.policy.load import load_policy, read_weights
     from smolsum.policy.lora import count_parameters
 
     began, level, command = time.perf_counter(), "ok", ""
     try:
-        policy, limit = load_policy(path, shapes_only=True), tightest_limit(os.environ)
+        policy, limit = load_policy(path, shapes_only=True, convert=False), tightest_limit(os.environ)
         millions = count_parameters(policy.model) / 1e6
         detail = f"{policy.config['model_type']}, {millions:,.1f} M parameters, {policy.dtype}"
         if policy.weight_bytes > limit.size:
             level, command = "fail", f"smolsum train --model {shlex.quote(path)} {LEAN} --dry-run"
             needed = f"its weights take {policy.weight_bytes / GB:.3g} GB"
             detail += f": {needed}, more than {limit.size / GB:.3g} GB ({limit.source})"
+        elif is_outline(policy.path):
+            detail += f": not tried; its first use converts the GGUF file once, to {policy.weight_bytes / GB:.2g} GB"
         else:
             read_weights(policy)
             detail += f": samples and scores alike, tried in {time.perf_counter() - began:.1f} s"

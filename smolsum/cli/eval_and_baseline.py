@@ -36,7 +36,8 @@ ModelFlag = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODEL",
-        help="Preset (tiny, tiny-lfm, qwen, lfm), directory or hub id; repeatable; all: the study's qwen and lfm.",
+        help="Preset (tiny, tiny-lfm, qwen, lfm), directory, GGUF file or hub id; repeatable; all: the study's qwen "
+        "and lfm.",
     ),
 ]
 

@@ -29,7 +29,8 @@ def evaluate(
         str | None,
         typer.Argument(
             metavar="RUN|CHECKPOINT|MODEL",
-            help="A run (its last checkpoint), a checkpoint's directory, or a model: preset, directory or hub id.",
+            help="A run (its last checkpoint), a checkpoint's directory, or a model: preset, directory, GGUF file or "
+            "hub id.",
             show_default=False,
         ),
     ] = None,

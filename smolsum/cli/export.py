@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from smolsum.runs.paths import RunPaths
 
 REMEDY = "smolsum export again"
+
+ExportFormat = Literal["hf", "gguf"]
+GgufType = Literal["F16", "Q8_0", "Q4_0"]
 
 SubjectArgument = Annotated[
     str, typer.Argument(metavar="RUN|CHECKPOINT", help="A run (its last checkpoint), or the directory of a checkpoint.")
@@ -41,6 +44,15 @@ class ExportFlags:
     adapter: Annotated[
         bool, typer.Option("--adapter", help="Only the LoRA adapters, for a base model from the hub.")
     ] = False
+    format: Annotated[
+        ExportFormat, typer.Option(help="hf: Hugging Face layout; gguf: a file for llama.cpp and Ollama.")
+    ] = "hf"
+    gguf_type: Annotated[
+        GgufType | None,
+        typer.Option(
+            case_sensitive=False, help="Type of the weights in a GGUF file.  [default: Q8_0]", show_default=False
+        ),
+    ] = None
     license: Annotated[
         str, typer.Option(metavar="NAME", help="Licence that the card names, such as apache-2.0.", show_default=False)
     ] = ""
@@ -57,11 +69,13 @@ def export(
     \b
       smolsum export runs/mine my-model
       smolsum push my-model OWNER/NAME
+    For llama.cpp and Ollama:
+      smolsum export runs/mine my-model --format gguf --gguf-type Q4_0
 
     The directory has the whole model in the Hugging Face layout (LoRA adapters merged into it), which transformers,
     mlx-lm and vLLM load, a chat template with the system message of the training, README.md, and in evidence/ the
     settings, metrics and scores that the card's numbers are from. Texts of the data, users' code and paths of this
-    machine stay here.
+    machine stay here. With --format gguf the model is one GGUF file, with a Modelfile for Ollama.
     """
     write_export(run, folder, flags, title=folder.expanduser().absolute().name)
     console.data(str(folder))
@@ -70,23 +84,45 @@ def export(
 def write_export(reference: str, folder: Path, flags: ExportFlags, *, title: str) -> None:
     """Write what the command exports into a new or empty folder, or nothing. Raises UsageError for a run or folder that
     does not serve."""
-    from smolsum.policy.export import export_adapters, export_policy
+    from smolsum.policy.export import export_adapters, export_gguf, export_policy
     from smolsum.report.card import CardFacts, card_files
     from smolsum.runs.checkpoints import full_disk_is_os_error
     from smolsum.runs.evidence import write_evidence
+    from smolsum.runs.paths import safe_name
 
+    _check_format(flags)
     found, checkpoint = _find(reference, flags)
     with _building(folder) as building:
         evidence = write_evidence(found, checkpoint.step, building / "evidence", REMEDY, console.warn)
         _require_results(found, checkpoint, evidence)
         policy = _load(found, checkpoint)
         with writing(folder, REMEDY), full_disk_is_os_error(building):
-            count = (export_adapters if flags.adapter else export_policy)(policy, building)
-        facts = CardFacts(title, checkpoint.step, count, policy.dtype, policy.system, flags.license, flags.adapter)
+            file, dtype = "", str(policy.dtype)
+            if flags.format == "gguf":
+                dtype, most = flags.gguf_type or "Q8_0", _longest_answer(found)
+                file, count = export_gguf(policy, building, kind=dtype, name=safe_name(title), most=most)
+            else:
+                count = (export_adapters if flags.adapter else export_policy)(policy, building)
+        facts = CardFacts(title, checkpoint.step, count, dtype, policy.system, flags.license, flags.adapter, file)
         for name, text in card_files(evidence, facts, building).items():
             replace(building / name, text.encode("utf-8", "backslashreplace"), REMEDY)
     if not flags.license:
         console.warn("the card names no licence: --license NAME; that of the base model binds too")
+
+
+def _check_format(flags: ExportFlags) -> None:
+    """Raise UsageError for flags that exclude each other."""
+    if flags.format == "gguf" and flags.adapter:
+        raise UsageError("a GGUF file has the whole model, not the adapters", hint="leave --adapter out")
+    if flags.format != "gguf" and flags.gguf_type:
+        raise UsageError(f"--gguf-type {flags.gguf_type} is for GGUF files", hint="add --format gguf")
+
+
+def _longest_answer(run: RunPaths) -> int:
+    """Return the number of tokens that an answer of the run's evaluations may have."""
+    from smolsum.runs.record_io import read_object
+
+    return int(read_object(run.config)["sampling"]["max_new_tokens"])
 
 
 def _find(reference: str, flags: ExportFlags) -> tuple[RunPaths, Checkpoint]:

@@ -70,6 +70,7 @@ def _exported(source: str, flags: ExportFlags, title: str) -> Iterator[Path]:
     folder = Path(source).expanduser()
     if (folder / "evidence").is_dir() and (folder / "README.md").is_file():
         given = {"--best": flags.best, "--adapter": flags.adapter, "--license": flags.license}
+        given |= {"--format": "" if flags.format == "hf" else flags.format, "--gguf-type": flags.gguf_type}
         if chosen := next((flag for flag, value in given.items() if value), None):
             raise UsageError(f"{source} is exported already, so it takes no {chosen}", hint="export the run again")
         yield folder
@@ -133,7 +134,9 @@ def _check_card(endpoint: str, card: str) -> None:
 def _is_exported(name: str) -> bool:
     """Return whether `smolsum export` writes files like this one."""
     top = name.partition("/")[0]
-    return top in ("evidence", "figures") or (top == name and name.endswith((".safetensors", ".json", ".jinja")))
+    return top in ("evidence", "figures") or (
+        top == name and (name.endswith((".safetensors", ".json", ".jinja", ".gguf")) or name == "Modelfile")
+    )
 
 
 @contextmanager

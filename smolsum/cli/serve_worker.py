@@ -19,7 +19,8 @@ def serve_worker(
         typer.Argument(metavar="-- FLAGS OF VLLM", help="Flags for vLLM's own server, behind --; engine vllm only."),
     ] = None,
     model: Annotated[
-        str, typer.Option(metavar="MODEL", help="Preset (tiny, tiny-lfm, qwen, lfm), local directory or hub id.")
+        str,
+        typer.Option(metavar="MODEL", help="Preset (tiny, tiny-lfm, qwen, lfm), local directory, GGUF file or hub id."),
     ] = "tiny",
     engine: Annotated[
         Literal["mlx", "vllm"],
@@ -76,7 +77,7 @@ def serve_worker(
     from smolsum.worker.listen import listen
 
     path = model_path(model, TASKS)
-    if Path(path).is_dir():
+    if Path(path).exists():
         path = str(Path(path).absolute())
     secret = token if token is not None else os.environ.get("SMOLSUM_WORKER_TOKEN") or None
     listener = listen(host, port, secret)

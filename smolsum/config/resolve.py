@@ -210,7 +210,7 @@ def render_with_sources(resolved: Resolved) -> str:
 
 
 def model_path(model: str, tasks: Mapping[str, ConfigurableTask]) -> str:
-    """Return what `load_policy` takes for a value of --model: a preset's model, a directory or a hub id."""
+    """Return what `load_policy` takes for a value of --model: a preset's model, a directory, a file or a hub id."""
     task = next((task for task in tasks.values() if model in task.presets.models), next(iter(tasks.values())))
     return _model_layer(model, task)[0]
 
@@ -231,7 +231,7 @@ def _model_layer(model: str, task: ConfigurableTask) -> tuple[str, list[Entry]]:
         return [entry.value for entry in preset if entry.key == "model.path"][-1], preset
     if "/" in model or model.startswith("builtin:") or Path(model).exists():
         return model, task_defaults(task)
-    options = [*names, "a local directory", "a hub id (OWNER/NAME)"]
+    options = [*names, "a local directory", "a GGUF file", "a hub id (OWNER/NAME)"]
     raise UsageError(f"flag --model: unknown model {model!r}", hint=nearest(model, options))
 
 

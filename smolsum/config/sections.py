@@ -37,8 +37,8 @@ class ModelConfig:
     """The policy, which is the model that is trained."""
 
     path: fields.Text = "builtin:tiny"
-    """Built-in model (`builtin:NAME`), local directory or hub id (`OWNER/NAME`, or `OWNER/NAME@REVISION` for a branch,
-    tag or commit)."""
+    """Built-in model (`builtin:NAME`), local directory, GGUF file or hub id (`OWNER/NAME`, or `OWNER/NAME@REVISION` for
+    a branch, tag or commit)."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the weights that sample and compute; `auto` depends on the machine."""
     quantize: fields.Bits = 0

@@ -65,6 +65,7 @@ class Target:
             quantize=0 if whole else model.quantize,
             thinking=model.thinking,
             shapes_only=shapes_only,
+            convert=self.api is None,
         )
         if trained is not None and adapter is not None and not shapes_only:
             load_trained(policy, trained.path, base=self.base)

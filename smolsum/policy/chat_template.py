@@ -99,8 +99,7 @@ def write_template(tokenizer: TokenizerWrapper, system: str, folder: Path) -> No
     quiet, accepted, held = is_quiet(tokenizer.chat_template), accepts_system(tokenizer), False
 
     def changed(template: str) -> str:
-        found = with_system(template, system, accepts_system=accepted) if system else plain_template(template)
-        return QUIET + found if quiet else found
+        return _trained(template, system, quiet=quiet, accepts_system=accepted)
 
     if not (system or quiet):
         return
@@ -121,3 +120,15 @@ def write_template(tokenizer: TokenizerWrapper, system: str, folder: Path) -> No
             held = True
     if not held and isinstance(tokenizer.chat_template, str):
         (folder / FILE).write_text(changed(tokenizer.chat_template), encoding="utf-8")
+
+
+def trained_template(tokenizer: TokenizerWrapper, system: str) -> str:
+    """Return the tokenizer's chat template, or the default one of several, as `write_template` writes it."""
+    template = tokenizer.chat_template
+    text = template.get("default", "") if isinstance(template, Mapping) else str(template)
+    return _trained(text, system, quiet=is_quiet(template), accepts_system=accepts_system(tokenizer))
+
+
+def _trained(template: str, system: str, *, quiet: bool, accepts_system: bool) -> str:
+    found = with_system(template, system, accepts_system=accepts_system) if system else plain_template(template)
+    return QUIET + found if quiet else str(found)

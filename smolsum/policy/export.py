@@ -1,4 +1,5 @@
-"""A trained policy as files that other programs load: transformers, mlx-lm and vLLM; adapters for mlx-lm."""
+"""A trained policy as files that other programs load: transformers, mlx-lm and vLLM, llama.cpp and Ollama;
+adapters for mlx-lm."""
 
 import json
 from dataclasses import replace
@@ -9,7 +10,9 @@ from mlx.utils import tree_flatten
 from smolsum.config.hub import hub_name
 from smolsum.config.sections import LoraConfig, ModelConfig
 from smolsum.errors import UsageError
-from smolsum.policy.chat_template import FILE, added_system
+from smolsum.policy.chat_template import FILE, added_system, trained_template
+from smolsum.policy.gguf.modelfile import modelfile
+from smolsum.policy.gguf.write import write_gguf
 from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.lora import fused_weights, save_adapters
 from smolsum.policy.weights import load_trained, save_policy
@@ -43,6 +46,18 @@ def export_policy(policy: Policy, folder: Path) -> int:
     ids["eos_token_id"] = ends[0] if len(ends) == 1 else ends
     path.write_text(json.dumps(ids | {"do_sample": False}, indent=2) + "\n")
     return sum(array.size for _, array in tree_flatten(weights))
+
+
+def export_gguf(policy: Policy, folder: Path, *, kind: str, name: str, most: int) -> tuple[str, int]:
+    """Write the whole model, adapters merged, as a GGUF file with matrices of this type (`FILE_TYPES`), and a Modelfile
+    for Ollama that answers greedily, with at most so many tokens. Return the file's name and the number of the model's
+    parameters. Errors as of `write_gguf`."""
+    weights = policy.model.parameters() if policy.lora is None else fused_weights(policy.model)
+    file = f"{name}-{kind}.gguf"
+    template = trained_template(policy.tokenizer, policy.system)
+    write_gguf(policy, weights, folder / file, kind=kind, name=name, template=template)
+    (folder / "Modelfile").write_text(modelfile(policy, file, most=most), encoding="utf-8")
+    return file, sum(array.size for _, array in tree_flatten(weights))
 
 
 def export_adapters(policy: Policy, folder: Path) -> int:

@@ -1,4 +1,4 @@
-"""A policy from a built-in model, a local directory or the hub.
+"""A policy from a built-in model, a local directory, a GGUF file or the hub.
 
 Some architectures compute logits in their own way, or read their caches as if a batch held one prompt. Such a model
 would fail late, or be sampled wrongly without an error. So each model is tried when it is loaded.
@@ -27,6 +27,7 @@ from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
 from smolsum.files import digest
 from smolsum.policy import fast_math
 from smolsum.policy.chat_template import without_thinking
+from smolsum.policy.gguf.cache import cached_model, is_outline
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.lora import add_adapters, base_of, is_quantised, quantise
 from smolsum.policy.sampling import generate
@@ -63,7 +64,7 @@ class Policy:
     lora: LoraConfig | None = None
     """the adapters that are trained instead of the weights"""
     source: str = ""
-    """what it was loaded from: `builtin:NAME`, a directory or a hub id, perhaps with a revision"""
+    """what it was loaded from: `builtin:NAME`, a directory, a GGUF file or a hub id, perhaps with a revision"""
     system: str = ""
     """the system message that it is trained with, which its checkpoints apply to chats without one; empty: none"""
 
@@ -103,19 +104,21 @@ def load_policy(
     thinking: Thinking = "template",
     seed: int = 0,
     shapes_only: bool = False,
+    convert: bool = True,
 ) -> Policy:
-    """Return the policy at `builtin:NAME`, a local directory or a hub id (OWNER/NAME or OWNER/NAME@REVISION), its
-    floating-point weights as `dtype`.
+    """Return the policy at `builtin:NAME`, a local directory, a GGUF file or a hub id (OWNER/NAME or
+    OWNER/NAME@REVISION), its floating-point weights as `dtype`.
 
     With `lora` the weights are frozen and adapters, drawn from `seed`, are trained; `quantize` is 0, or the bits (4 or
     8) that weights are quantised to; `thinking` can switch that of the chat template off. With `shapes_only` no weight
-    is read: the arrays have shapes and types only, until `read_weights`.
+    is read: the arrays have shapes and types only, until `read_weights`. A GGUF file is converted once, into the cache;
+    with `shapes_only` and without `convert` its weights are not, and cannot be read later.
 
     `None` or "auto" means float32 on the CPU, where half precision is 30 times slower, and the checkpoint's type on a
     GPU. Raises UsageError where a file is missing, broken or of an unknown architecture; UnreachableError where
     the hub does not answer.
     """
-    path = locate(path_or_id)
+    path = locate(path_or_id, outline=shapes_only and not convert)
     config = _check(path)
     eos_ids = _eos(path, config)
     try:
@@ -156,7 +159,9 @@ def load_policy(
 
 def read_weights(policy: Policy) -> None:
     """Read the weights of a policy that was loaded with `shapes_only`. Raises UsageError for an architecture that does
-    not work."""
+    not work, and ValueError for a GGUF file that was not converted."""
+    if is_outline(policy.path):
+        raise ValueError(f"the weights of {policy.source} were not converted: load it with convert=True")
     for _, array in tree_flatten(policy.model.parameters()):
         mx.eval(array)  # one by one: of no two are the file's and the computing type in memory together
     architecture = digest(policy.config)
@@ -212,7 +217,7 @@ def load_encoder(path_or_id: str) -> Callable[[str], list[int]]:
 
 
 def _load_tokenizer(path_or_id: str) -> TokenizerWrapper:
-    path = locate(path_or_id)
+    path = locate(path_or_id, outline=True)
     try:
         return load_tokenizer(path)
     except (ValueError, RuntimeError, KeyError, OSError, TypeError) as error:
@@ -222,8 +227,9 @@ def _load_tokenizer(path_or_id: str) -> TokenizerWrapper:
         ) from error
 
 
-def locate(path_or_id: str) -> Path:
-    """Return the local directory of a model. A hub id is found in the hub's cache, or downloaded into it."""
+def locate(path_or_id: str, *, outline: bool = False) -> Path:
+    """Return the local directory of a model. A hub id is found in the hub's cache, or downloaded into it; a GGUF file
+    is converted into smolsum's cache, or with `outline` all of it but the weights."""
     if path_or_id.startswith(BUILTIN):
         folder = Path(__file__).with_name("builtin")
         names = sorted(p.parent.name for p in folder.glob("*/config.json"))
@@ -234,16 +240,19 @@ def locate(path_or_id: str) -> Path:
     if (hub := _on_hub(path_or_id)) is not None:
         return _download(hub)
     path = Path(path_or_id).expanduser()
+    if path.is_file():
+        return cached_model(path, outline=outline)
     if not path.is_dir():
         raise UsageError(
-            f"no model at {path_or_id!r}: no such directory, and not a hub id (OWNER/NAME[@REVISION])",
-            hint="give a directory with config.json and *.safetensors, or a preset: tiny, tiny-lfm, qwen, lfm",
+            f"no model at {path_or_id!r}: no such directory or GGUF file, and not a hub id (OWNER/NAME[@REVISION])",
+            hint="give a directory with config.json and *.safetensors, a .gguf file, or a preset: tiny, tiny-lfm, qwen,"
+            " lfm",
         )
     return path
 
 
 def is_here(path_or_id: str) -> bool:
-    """Return whether the model is on this machine: built in, a directory, or in the hub's cache."""
+    """Return whether the model is on this machine: built in, a directory, a GGUF file, or in the hub's cache."""
     from huggingface_hub import try_to_load_from_cache
 
     hub = _on_hub(path_or_id)
@@ -251,9 +260,9 @@ def is_here(path_or_id: str) -> bool:
 
 
 def _on_hub(path_or_id: str) -> HubName | None:
-    """Return the parts of a hub id, None for a path on this machine: one that exists, or looks like a path, is never
-    looked up on a hub. A model has no configurations."""
-    if path_or_id[:1] in ("", ".", "/", "~") or Path(path_or_id).exists():
+    """Return the parts of a hub id, None for a path on this machine: one that exists, or looks like a path or a GGUF
+    file, is never looked up on a hub. A model has no configurations."""
+    if path_or_id[:1] in ("", ".", "/", "~") or path_or_id.lower().endswith(".gguf") or Path(path_or_id).exists():
         return None
     hub = hub_name(path_or_id)
     return hub if hub is not None and not hub.configuration else None
@@ -300,7 +309,8 @@ def _check(path: Path) -> dict[str, Any]:
         )
         raise UsageError(f"{path} holds adapters only{over}", hint=f"evaluate it inside its run, or {whole}")
     if not (path / "config.json").is_file():
-        raise UsageError(f"{path} has no config.json", hint=LAYOUT)
+        files = sorted(path.glob("*.gguf"))
+        raise UsageError(f"{path} has no config.json", hint=f"give the file: {files[0]}" if files else LAYOUT)
     config = _json(path / "config.json")
     try:
         _get_classes(config)

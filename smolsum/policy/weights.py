@@ -48,7 +48,7 @@ def save_policy(policy: Policy, weights: Mapping[str, Any], folder: Path) -> Non
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     mx.save_safetensors(
         str(folder / "model.safetensors"),
-        {k: mx.contiguous(_turned(k, v)) for k, v in flat.items()},
+        {k: mx.contiguous(hf_layout(k, v)) for k, v in flat.items()},
         metadata={"format": "pt"},
     )
 
@@ -109,7 +109,7 @@ def served_arrays(policy: Policy, weights: Any = None) -> dict[str, Any]:
     arrays = {}
     for name, value in tree_flatten(tree):
         cast = value.astype(dtype) if mx.issubdtype(value.dtype, mx.floating) else value
-        laid = mx.contiguous(_turned(name, cast))
+        laid = mx.contiguous(hf_layout(name, cast))
         arrays[name] = np.array(laid.view(mx.uint16) if laid.dtype == mx.bfloat16 else laid)
     return arrays
 
@@ -122,7 +122,7 @@ def check_served(policy: Policy, arrays: Mapping[str, Any]) -> None:
         if name not in held or name not in arrays:
             where = "the weights that were sent" if name in held else "this model"
             raise UsageError(f"{name} is not in {where}", hint="serve the model that is trained")
-        expected = _turned(name, held[name]).shape, held[name].dtype.size
+        expected = hf_layout(name, held[name]).shape, held[name].dtype.size
         if (arrays[name].shape, arrays[name].dtype.itemsize) != expected:
             got = f"{arrays[name].shape} of {arrays[name].dtype.itemsize} bytes"
             raise UsageError(
@@ -135,7 +135,7 @@ def set_served(policy: Policy, arrays: Mapping[str, Any]) -> None:
     """Load what `served_arrays` returned into the policy, bit for bit. Raises as `check_served`."""
     check_served(policy, arrays)
     types = {name: value.dtype for name, value in tree_flatten(policy.model.parameters())}
-    weights = [(name, _turned(name, _typed(array, types[name]))) for name, array in arrays.items()]
+    weights = [(name, hf_layout(name, _typed(array, types[name]))) for name, array in arrays.items()]
     policy.model.update(tree_unflatten(weights))
     mx.eval(policy.model.parameters())
 
@@ -151,7 +151,7 @@ def _typed(array: Any, dtype: mx.Dtype) -> mx.array:
     return made.view(dtype) if made.dtype != dtype else made
 
 
-def _turned(name: str, value: mx.array) -> mx.array:
+def hf_layout(name: str, value: mx.array) -> mx.array:
     """Return LFM2's convolution weights, which mlx-lm transposes on loading (mlx_lm/models/lfm2.py, sanitize), in the
     Hugging Face layout or, applied again, in mlx-lm's; all other weights as they are."""
     return value.transpose(0, 2, 1) if name.endswith("conv.conv.weight") else value

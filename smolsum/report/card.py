@@ -45,6 +45,8 @@ class CardFacts:
     license: str = ""
     adapter: bool = False
     """whether only adapters were exported, for the base model"""
+    file: str = ""
+    """the GGUF file that was exported; empty for the Hugging Face layout"""
 
 
 def card_files(evidence: RunPaths, facts: CardFacts, folder: Path) -> dict[str, str]:
@@ -160,6 +162,16 @@ def _use(run: TrainedRun, facts: CardFacts) -> list[str]:
             "```",
             "",
         ]
+    if facts.file:
+        return [
+            *lines,
+            "```sh",
+            f"hf download {PLACE} --local-dir model && cd model",
+            f"llama-server --model {facts.file} --jinja  # ask it with temperature 0",
+            "ollama create my-model --file Modelfile && ollama run my-model",
+            "```",
+            "",
+        ]
     lines += [
         "```python",
         "from transformers import pipeline",
@@ -251,9 +263,9 @@ def _metadata(run: TrainedRun, ways: Sequence[Journey], facts: CardFacts, eviden
         base_model=base.id if base else None,
         datasets=[data.id] if data else None,
         license=facts.license or None,
-        library_name="mlx" if facts.adapter else "transformers",
+        library_name="gguf" if facts.file else "mlx" if facts.adapter else "transformers",
         pipeline_tag="text-generation",
-        tags=["smolsum", "grpo", "mlx"],
+        tags=["smolsum", "grpo", "gguf" if facts.file else "mlx"],
         eval_results=results,
     )
     if base:

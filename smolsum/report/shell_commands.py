@@ -108,7 +108,8 @@ def _model_argument(inputs: ReportInputs, model: str) -> str:
     for name in preset_names("models"):
         if any(entry.key == "model.path" and entry.value == path for entry in read_preset("models", name)):
             return name
-    return path
+    # evidence has the last part of a path only, which without the dot would be the name of a preset
+    return path if "/" in path or ":" in path else f"./{path}"
 
 
 def _share_of_steps(run: TrainedRun, model: str, strategy: str) -> list[str]:

@@ -214,9 +214,10 @@ def full_disk_is_os_error(directory: Path) -> Iterator[None]:
     """Raise OSError for a full disk, whichever library runs into it as it writes into `directory`."""
     try:
         yield
-    except (OSError, SmolsumError):
-        raise
-    except Exception:  # MLX and safetensors have errors of any class, without errno: try the disk itself
+    except Exception as error:
+        if isinstance(error, SmolsumError) or (isinstance(error, OSError) and error.errno):
+            raise
+        # MLX, safetensors and NumPy have errors of any class, without errno: try the disk itself
         (directory / ".probe").write_bytes(bytes(PROBE_BYTES))
         raise
 

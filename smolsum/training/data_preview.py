@@ -74,7 +74,7 @@ def length_advice(config: Config, references: Sequence[int]) -> str:
 
 def _tokenizing(config: Config) -> Policy:
     model = config.model
-    return load_policy(model.path, dtype=model.dtype, thinking=model.thinking, shapes_only=True)
+    return load_policy(model.path, dtype=model.dtype, thinking=model.thinking, shapes_only=True, convert=False)
 
 
 def _prompts(policy: Policy, task: Task, split: Split, config: Config) -> list[int]:

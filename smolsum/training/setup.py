@@ -164,7 +164,7 @@ def forecast(config: Config, splits: Mapping[str, Split] | None = None) -> Memor
     """
     if not is_here(config.model.path):
         return None
-    policy, task = load_shapes(config), TASKS[config.task.name]
+    policy, task = load_outline(config), TASKS[config.task.name]
     splits = splits or {name: task.prompts.load_preview(config, name) for name in SPLITS}
     check_references(splits, {name: one.used_signals for name, one in config.stages.items()})
     check_columns(task, splits, config)
@@ -172,7 +172,7 @@ def forecast(config: Config, splits: Mapping[str, Split] | None = None) -> Memor
     measure = task.evaluation.measurer(list(splits.values()), config)  # refuses a reader that cannot read these data
     prompts, _ = encode_prompts(policy, task, splits["train"], config)
     check_constraints(config, task.rewards.signals, prompts[0], measure)
-    return plan_memory(config, policy, prompts, None, load_shapes)
+    return plan_memory(config, policy, prompts, None, load_outline)
 
 
 def preview_rates(config: Config) -> tuple[Config, int, str]:
@@ -180,7 +180,7 @@ def preview_rates(config: Config) -> tuple[Config, int, str]:
     is chosen, in words. No weight is read. A model that is not on this machine yet has 0 parameters and no rate."""
     if not is_here(config.model.path):
         return config, 0, f"chosen once {config.model.path} is on this machine"
-    model = load_shapes(config).model
+    model = load_outline(config).model
     parameters, adapter = count_parameters(model), config.lora if config.model.adapter == "lora" else None
     return choose_rates(config, model), parameters, default_rate(parameters, adapter)[1]
 
@@ -249,7 +249,12 @@ def deciding(config: Config) -> dict[str, Any]:
     return leaves(kept) | code | {"version of smolsum": version("smolsum")}
 
 
-def load_shapes(config: Config) -> Policy:
+def load_outline(config: Config) -> Policy:
+    """Load the policy as `load_shapes` does, for a forecast: a GGUF file is not converted."""
+    return load_shapes(config, convert=False)
+
+
+def load_shapes(config: Config, *, convert: bool = True) -> Policy:
     """Load the policy without its weights. Raises UsageError for settings that train nothing or contradict the weights'
     type."""
     policy = load_policy(
@@ -260,6 +265,7 @@ def load_shapes(config: Config) -> Policy:
         thinking=config.model.thinking,
         seed=config.train.seed,
         shapes_only=True,
+        convert=convert,
     )
     if policy.quantised and policy.lora is None:
         raise UsageError(
