@@ -127,10 +127,9 @@ def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
         replace(path, to_json(now, indent=2), remedy)
         return
     try:
-        then = json.loads(path.read_bytes())
-    except ValueError as error:
+        then = {KEY: "", **json.loads(path.read_bytes())}
+    except (ValueError, TypeError) as error:
         raise SmolsumError(f"{path} is damaged: {error}", hint=f"remove {folder} and evaluate again") from error
-    then = {KEY: "", **then}
     now[KEY] = then[KEY]
     if then != now and same_completions(then, now) and not has_scores(folder):
         replace(path, to_json(now, indent=2), remedy)

@@ -214,8 +214,8 @@ def test_damaged_files_of_an_evaluation_are_an_error(run: Path, call: Call) -> N
     path.write_text("".join([first, *rest]))
     done(call(*command))
     assert path.read_text() == "".join([first, *rest, second])
-    for name in ("summary.json", "origin.json"):
-        (folder / name).write_text("{")
+    for name, content in (("summary.json", "{"), ("origin.json", "{"), ("origin.json", "[1]")):
+        (folder / name).write_text(content)
         assert_refused(call(*command), name, "hint: remove ", error=SmolsumError)
 
 

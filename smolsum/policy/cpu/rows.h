@@ -21,21 +21,25 @@ enum { WIDE = 8, PAIRED = 6 };
 #define ADD_NARROW ADD_WIDE
 enum { WIDE = 8, PAIRED = 6 };
 #endif
-enum { NARROW = 8, WEIGHTS = 12, MOST_ROWS = 64 }; /* lanes of a vector; rows of W in registers at a time; rows of x */
+/* lanes of a vector; rows of W in registers at a time; rows of x; floats in a line of the caches */
+enum { NARROW = 8, WEIGHTS = 12, MOST_ROWS = 64, LINE = 16 };
 
 typedef float narrow __attribute__((vector_size(4 * NARROW), aligned(4)));
 typedef float wide __attribute__((vector_size(4 * WIDE), aligned(4)));
 
-/* y[n][row] for `count` rows of W, where x and y have `rows` columns */
+/* y[n][row] for `count` rows of W, where x and y have `rows` columns. The rows of W that follow are fetched meanwhile: the
+   processor alone sees a stream in each row, and too late where rows are short. */
 #define KERNEL(name, vector, lanes, vectors, count, add)                                                     \
   static void name(long K, long rows, const float *x, long ldw, const float *w, float *y) {                  \
     vector a[count][vectors];                                                                                \
     for (int n = 0; n < count; n++)                                                                          \
       for (int v = 0; v < vectors; v++) a[n][v] = (vector){0};                                               \
-    for (long k = 0; k < K; k++)                                                                             \
+    for (long k = 0; k < K; k++) {                                                                           \
+      for (int n = 0; k % LINE == 0 && n < count; n++) __builtin_prefetch(w + (n + WEIGHTS) * ldw + k, 0, 2); \
       for (int n = 0; n < count; n++)                                                                        \
         for (int v = 0; v < vectors; v++)                                                                    \
           a[n][v] = add(a[n][v], *(const vector *)(x + k * rows + v * lanes), w[n * ldw + k]);               \
+    }                                                                                                        \
     for (int n = 0; n < count; n++)                                                                          \
       for (int v = 0; v < vectors; v++) *(vector *)(y + n * rows + v * lanes) = a[n][v];                     \
   }
