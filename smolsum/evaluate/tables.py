@@ -23,7 +23,8 @@ def describe_task(task: Task, metrics: Metrics) -> dict[str, Any]:
     """Return the part of a summary that explains the task: the column that configurations are compared by, the judge's
     criteria, headlines and tables with their titles and shown values, the direction of each headline, the metrics to
     watch in training, the meaning of each error, and the task's own signals."""
-    panels = [{"title": panel.title, "headlines": _shown(panel.metrics, metrics)} for panel in task.evaluation.tables]
+    tables = [table for table in task.evaluation.tables if table.applies(metrics)]
+    panels = [{"title": table.title, "headlines": _shown(table.metrics, metrics)} for table in tables]
     return {
         "score": task.evaluation.score,
         "prompting": list(task.prompts.prompt_settings),
@@ -84,6 +85,8 @@ def show_measured(task: Task, metrics: Metrics, examples: int, *, of: str, how: 
     if not quiet:
         console.narrate(f"{of} split, {examples} examples, {how}")
         for panel in task.evaluation.tables:
+            if not panel.applies(metrics):
+                continue
             if any(metrics.get(h.name) is not None for h in panel.metrics):
                 row = ["-" if (v := metrics.get(h.name)) is None else h.show(v) for h in panel.metrics]
                 console.table([h.title for h in panel.metrics], [row], title=panel.title)

@@ -152,6 +152,12 @@ class MetricTable:
     metrics: tuple[Metric, ...]
     remedy: str = ""
     needs: str = ""
+    subject: str = ""
+    """the metric without which the others say nothing, so that the table is left out"""
+
+    def applies(self, values: Mapping[str, float | None]) -> bool:
+        """Return whether an evaluation with these values has a use for the table."""
+        return not self.subject or values.get(self.subject) is not None
 
 
 @dataclass(frozen=True)

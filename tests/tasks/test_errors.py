@@ -49,3 +49,10 @@ def test_a_summary_explains_itself() -> None:
     assert described["watched"] == {"within_tol": ["length/within_tol"]}
     assert (described["score"], list(described["errors"])) == ("composite", NAMES)
     assert described["criteria"] == ["faithfulness", "coverage", "conciseness", "clarity"]
+
+
+def test_asked_and_got_are_compared_where_lengths_differ() -> None:
+    """With one target for all the correlation is not known, and the table would repeat the lengths'."""
+    for correlation, titles in ((0.5, ["asked and got"]), (None, [])):
+        found = describe_task(TASKS["tldr"], {"length/off_target": 3.0, "length/correlation": correlation})
+        assert [panel["title"] for panel in found["panels"] if panel["title"] == "asked and got"] == titles

@@ -129,5 +129,6 @@ TABLES = (
                 )
             ),
         ),
+        subject=CORRELATION,  # where all prompts ask for one length, the table of lengths says it all
     ),
 )
