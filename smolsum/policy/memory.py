@@ -15,6 +15,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 
 from smolsum.config.sections import Config
+from smolsum.policy.cpu import decode
 from smolsum.policy.cpu.gradient import CHUNK_LOGITS as CHUNK_IN_C
 from smolsum.policy.cpu.gradient import (
     KEPT_LOGITS,
@@ -84,6 +85,8 @@ class ModelShape:
     """whether its layers can be checkpointed"""
     in_c: bool
     """whether updates without chunks are computed in C"""
+    sampled_in_c: bool
+    """whether completions are sampled in C"""
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ def shape_of(model: nn.Module) -> ModelShape:
         shares=can_share_prefix(model),
         recomputes=can_checkpoint(model),
         in_c=can_differentiate(model),
+        sampled_in_c=decode.can_decode(model),
     )
 
 
@@ -240,14 +244,19 @@ def _of_step(shape: ModelShape) -> float:
 
 
 def _of_sampling(shape: ModelShape, config: Config, lengths: MaxLengths) -> float:
-    """Return the bytes of sampling here: what the layers remember of all rows, once more while it is put together, and
-    the logits. An evaluation or a validation has `train.eval_batch` rows."""
-    rows = config.train.eval_batch
-    if not config.workers.urls:
-        rows = max(rows, config.train.prompts_per_step * config.train.accumulation_steps * config.sampling.rollouts)
+    """Return the bytes of sampling here: what the layers remember of all rows, and the logits. An evaluation or a
+    validation has `train.eval_batch` rows."""
+    prompts = 0 if config.workers.urls else config.train.prompts_per_step * config.train.accumulation_steps
+    steps, evaluation = (prompts, prompts * config.sampling.rollouts), (config.train.eval_batch,) * 2
+    if shape.sampled_in_c:  # each prompt once, and room for whole blocks
+        room = [-(-tokens // decode.BLOCK) * decode.BLOCK for tokens in (lengths.prompt, lengths.completion)]
+        positions = max(n * room[0] + rows * room[1] for n, rows in (steps, evaluation))
+        return float(positions * shape.remembered + 4 * decode.ROWS * (shape.vocabulary + shape.features))
+    rows = max(steps[1], evaluation[1])
     whole = rows * (lengths.prompt + lengths.completion) * shape.remembered
     prefill = lengths.prompt * (shape.vocabulary + 4 * shape.features) + shape.heads * lengths.prompt**2
     decoding = SAMPLED_LOGITS * rows * shape.vocabulary
+    # what is remembered is there once more while it is put together
     return 2.0 * whole + 4.0 * (max(prefill, decoding) + 2.0 * shape.unpacked)
 
 

@@ -11,15 +11,17 @@ import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
 
 # isort: split
 import mlx.core as mx
+import numpy as np
 import pytest
 from mlx_lm.utils import _get_classes
-from support.models import build, group, stage
+from support.models import NEEDS_C, VOCABULARY, build, build_for_c, group, stage
 
 from smolsum.config.resolve import resolve
-from smolsum.config.sections import Config, EngineConfig, GrpoConfig, OptimizerConfig, TrainConfig
+from smolsum.config.sections import Config, EngineConfig, GrpoConfig, OptimizerConfig, SamplingConfig, TrainConfig
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy.cpu import gradient, native
+from smolsum.policy.cpu.decode import ROWS, Decoder, Draw
 from smolsum.policy.cpu.gradient import most_mapped
 from smolsum.policy.cpu.streams import streams
 from smolsum.policy.group_gradient import WHOLE, Chunking, fits_c
@@ -31,7 +33,7 @@ SIZES = {"hidden_size": 192, "num_hidden_layers": 4, "intermediate_size": 640, "
 SHAPE = ModelShape(
     parameters=500_000_000, trained=500_000_000, largest=136_000_000, weight_bytes=2_000_000_000, itemsize=4,
     layers=24, features=17_000, width=896, heads=14, queries=896, vocabulary=151_936, remembered=24_576, unpacked=0,
-    shares=True, recomputes=True, in_c=False,
+    shares=True, recomputes=True, in_c=False, sampled_in_c=False,
 )  # fmt: skip
 LORA = replace(SHAPE, trained=4_400_000, largest=39_000)
 
@@ -153,3 +155,17 @@ def test_every_way_of_the_benchmark_is_a_run_that_train_takes() -> None:
     assert len(set(names)) == len(benchmark["WAYS"]) == 6
     for name, (_, sets) in zip(names, benchmark["WAYS"].values(), strict=True):
         assert resolve(TASKS, flags={"run.name": name}, sets=sets).config.run.name == name
+
+
+@NEEDS_C
+def test_sampling_in_c_takes_what_its_caches_take() -> None:
+    """On top there are the logits and outputs of a pass."""
+    model = build_for_c("qwen2")
+    shape, settings = shape_of(model), config()
+    settings = replace(settings, train=replace(settings.train, eval_batch=400), sampling=SamplingConfig(rollouts=1))
+    tokens = settings.sampling.max_new_tokens
+    draws = [Draw((n % VOCABULARY,) * (100 + n // VOCABULARY), np.zeros(tokens, np.float32), 1.0) for n in range(400)]
+    made = Decoder(model, 110 + tokens, []).add(draws)
+    caches = sum(one.cache.nbytes for rollout in made for one in (rollout, rollout.prefix) if one is not None)
+    planned = estimate(shape, settings, WHOLE, MaxLengths(110, tokens))["sampling"]
+    assert planned - caches == 4 * ROWS * (shape.vocabulary + shape.features)
