@@ -315,7 +315,7 @@ class TrainConfig:
     """Optimizer steps between checkpoints."""
     keep_checkpoints: fields.PositiveCount = 2
     """Latest checkpoints that are kept, besides the best and the last of each stage."""
-    eval_batch: fields.PositiveCount = 50
+    eval_batch: fields.PositiveCount = 64
     """Prompts generated at once in validation and evaluation."""
     start_prompts: fields.StartPrompts = "auto"
     """Prompts of the test split that the model is evaluated on before its first step, always the same; the others

@@ -74,6 +74,21 @@ static void draw(team *t, int64_t at, const int32_t *ends, int64_t end_count) {
 
 /* ---- passes ---- */
 
+/* Copy what the layers remember of the first `count` tokens from one sequence to another that begins with them. */
+void decode_copy(const model *m, const sequence *from, sequence *to, int64_t count) {
+  int64_t D = m->head_dim, KV = m->kv_heads, used = (count + BLOCK - 1) / BLOCK * BLOCK;
+  for (int64_t l = 0; l < m->layers; l++) {
+    const float *a = from->own + layer_start(m, l, from->own_room);
+    float *b = to->own + layer_start(m, l, to->own_room);
+    if (!m->layer[l].q.weight) memcpy(b, a, count * m->hidden * sizeof *b);
+    for (int64_t head = 0; m->layer[l].q.weight && head < KV; head++) {
+      memcpy(b + head * to->own_room * D, a + head * from->own_room * D, used * D * sizeof *b);
+      memcpy(b + (KV + head) * to->own_room * D, a + (KV + head) * from->own_room * D, count * D * sizeof *b);
+    }
+  }
+  to->sampled = count;
+}
+
 /* Choose the rows of the next pass: the next token of each sequence that has not ended, or all that are left to feed. */
 static void choose(team *t, sequence **of, int64_t n, int64_t *cursor, int sampling) {
   int64_t looked = 0;
@@ -94,14 +109,14 @@ static void choose(team *t, sequence **of, int64_t n, int64_t *cursor, int sampl
 }
 
 /* Feed the rows through all layers; sample a token for each of them unless `ends` is NULL. */
-static void pass(team *t, int me, float *h, float *s, const int32_t *ends, int64_t end_count) {
+static void pass(team *t, int me, float *h, float *s, int64_t stride, const int32_t *ends, int64_t end_count) {
   const model *m = t->model;
   int64_t from, to, last = m->layers * STEPS;
   for (int64_t at = me; at < t->rows; at += t->threads)
     for (int64_t k = 0; k < m->hidden; k++)
       t->x[k * t->rows + at] = at < t->count ? m->embedding[t->row[at].token * m->hidden + k] : 0;
   meet(t);
-  for (int64_t l = 0; l < m->layers; l++) apply_layer(t, l, h, s);
+  for (int64_t l = 0; l < m->layers; l++) apply_layer(t, l, h, s, stride);
   if (ends == NULL) return;
   normalise(t->x, m->norm, m->hidden, t->rows, m->eps, h);
   while (next_share(t, last, TOKENS, m->vocab, &from, &to)) score_tokens(t, h, from, to);
@@ -117,7 +132,8 @@ int decode_run(const model *m, sequence **of, int64_t n, const int32_t *ends, in
                int64_t positions, int threads) {
   int64_t H = m->hidden, Q = m->heads * m->head_dim, KV = m->kv_heads * m->head_dim, cursor = 0;
   int64_t rows = ends ? padded(least(n, MOST_ROWS)) : MOST_ROWS, most = Q > H ? Q : H;
-  int64_t parts = (m->vocab + TOKENS - 1) / TOKENS, private = (H * rows + positions + 2 * BLOCK + 15) / 16 * 16;
+  int64_t parts = (m->vocab + TOKENS - 1) / TOKENS, stride = (positions + 2 * BLOCK + 15) / 16 * 16;
+  int64_t private = (H * rows + TOGETHER * stride + 15) / 16 * 16;
   int64_t sizes[] = {H, 3 * H > Q + 2 * KV ? 3 * H : Q + 2 * KV, most, m->inner, ends ? m->vocab + 1 : 0,
                      ends ? parts : 0, ends ? parts : 0};
   int64_t total = private * threads;
@@ -150,7 +166,7 @@ int decode_run(const model *m, sequence **of, int64_t n, const int32_t *ends, in
     }
     float *h = next + me * private;
     for (int64_t done = 0; t.count && done < passes; done++) {
-      pass(&t, me, h, h + H * rows, ends, end_count);
+      pass(&t, me, h, h + H * rows, stride, ends, end_count);
       if (me == 0 && done + 1 < passes) choose(&t, of, n, &cursor, ends != NULL);
       meet(&t);
     }

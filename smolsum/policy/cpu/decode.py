@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import mlx.nn as nn
@@ -143,6 +144,7 @@ class Decoder:
         library = native.library()
         assert library is not None
         library.decode_cache_size.restype = ctypes.c_int64
+        library.decode_copy.argtypes = (*[ctypes.c_void_p] * 3, ctypes.c_int64)
         self.model, self._library = model, library
         self._ends = (ctypes.c_int32 * len(end_ids))(*sorted(end_ids))
         self._weights = NativeModel(model, positions)
@@ -157,16 +159,27 @@ class Decoder:
         self._weights = NativeModel(self.model, self._weights.positions)
 
     def add(self, draws: Sequence[Draw], report: Callable[[int], None] = lambda read: None) -> list[Decoding]:
-        """Return the rollouts, each after its prompt, which those that share it read once. `report` gets the number of
-        tokens of prompts that are read. Errors as of `sample`."""
+        """Return the rollouts, each after its prompt, which those that share it read once, as all do the tokens with
+        which all prompts begin. `report` gets the number of tokens of prompts that are read. Errors as of `sample`."""
         if (positions := max(draw.positions for draw in draws)) > self._weights.positions:
             self._weights = NativeModel(self.model, positions)
         for prompt_ids in (prompts := dict.fromkeys(draw.prompt_ids for draw in draws)):
             check_tokens(np.array(prompt_ids), self._weights)
         prefixes = {prompt_ids: self._sequence(prompt_ids[:-1]) for prompt_ids in prompts}
-        while left := [one for one in prefixes.values() if not one.ended]:
-            self._run(left, None, self.passes)
-            report(sum(one.sampled for one in prefixes.values()))
+        first, *others = prefixes.values()
+
+        def read(sequences: Sequence[Decoding]) -> None:
+            while left := [one for one in sequences if not one.ended]:
+                self._run(left, None, self.passes)
+                report(sum(one.sampled for one in prefixes.values()))
+
+        read([first])
+        places = zip(*(prompt_ids[:-1] for prompt_ids in prefixes), strict=False)
+        common = len(list(takewhile(lambda ids: len(set(ids)) == 1, places)))  # chat template, and often an instruction
+        for other in others:
+            pair = (ctypes.byref(one.fields) for one in (first, other))
+            self._library.decode_copy(self._weights.address, *pair, common)
+        read(others)
         return [self._sequence(draw.prompt_ids[-1:], draw, prefixes[draw.prompt_ids]) for draw in draws]
 
     def drawn_by_caller(self, rollout: Decoding) -> None:

@@ -21,6 +21,7 @@
 enum {
   BLOCK = 64,             /* positions whose keys are stored together, [feature][position] */
   COLUMNS = 4 * WEIGHTS,  /* of a matrix, that a thread takes at a time, at most */
+  TOGETHER = 3,           /* query heads that read keys and values together, as registers allow */
   STEPS = 8,              /* of a layer that share out work, at most */
   SPINS = 2000            /* before a waiting thread leaves its core to others, some 20 to 50 microseconds */
 };
@@ -160,34 +161,55 @@ static void store_key_value(const team *t, int64_t l, int64_t at, int64_t head) 
   for (int64_t d = 0; d < D; d++) values[d] = v[d * t->rows];
 }
 
-/* s[position] = <q, key>, in whole blocks */
-static void scores(const float *q, const float *keys, int64_t D, int64_t count, float *s) {
-  for (int64_t from = 0; from < count; from += BLOCK, keys += D * BLOCK) {
-    wide sum[BLOCK / WIDE] = {{0}};
-    for (int64_t d = 0; d < D; d++)
-      for (int i = 0; i < BLOCK / WIDE; i++) sum[i] = ADD_WIDE(sum[i], load(keys + d * BLOCK + i * WIDE), q[d]);
-    for (int i = 0; i < BLOCK / WIDE; i++) store(s + from + i * WIDE, sum[i]);
+/* s[head][position] = <q[head], key>, in whole blocks */
+#define SCORES(name, heads)                                                                                             \
+  static void name(const float *q, const float *keys, int64_t D, int64_t count, float *s, int64_t stride) {             \
+    for (int64_t from = 0; from < count; from += BLOCK, keys += D * BLOCK)                                              \
+      for (int64_t at = 0; at < BLOCK; at += 4 * WIDE) {                                                                \
+        wide sum[heads][4] = {{{0}}};                                                                                   \
+        for (int64_t d = 0; d < D; d++)                                                                                 \
+          for (int i = 0; i < 4; i++)                                                                                   \
+            for (int h = 0; h < heads; h++)                                                                             \
+              sum[h][i] = ADD_WIDE(sum[h][i], load(keys + d * BLOCK + at + i * WIDE), q[h * D + d]);                    \
+        for (int h = 0; h < heads; h++)                                                                                 \
+          for (int i = 0; i < 4; i++) store(s + h * stride + from + at + i * WIDE, sum[h][i]);                          \
+      }                                                                                                                 \
   }
+
+/* out[head][feature] += sum over positions of p[head][position] * value, for some of the features */
+#define VALUES(name, heads, vectors)                                                                                    \
+  static void name(const float *p, int64_t stride, const float *values, int64_t D, int64_t count, float *out) {         \
+    wide sum[heads][vectors];                                                                                           \
+    for (int h = 0; h < heads; h++)                                                                                     \
+      for (int i = 0; i < vectors; i++) sum[h][i] = load(out + h * D + i * WIDE);                                       \
+    for (int64_t n = 0; n < count; n++)                                                                                 \
+      for (int i = 0; i < vectors; i++)                                                                                 \
+        for (int h = 0; h < heads; h++)                                                                                 \
+          sum[h][i] = ADD_WIDE(sum[h][i], load(values + n * D + i * WIDE), p[h * stride + n]);                          \
+    for (int h = 0; h < heads; h++)                                                                                     \
+      for (int i = 0; i < vectors; i++) store(out + h * D + i * WIDE, sum[h][i]);                                       \
+  }
+SCORES(scores_1, 1)
+SCORES(scores_2, 2)
+SCORES(scores_3, 3)
+VALUES(values_1_4, 1, 4)
+VALUES(values_2_4, 2, 4)
+VALUES(values_3_4, 3, 4)
+VALUES(values_1_1, 1, 1)
+VALUES(values_2_1, 2, 1)
+VALUES(values_3_1, 3, 1)
+
+static void scores(int64_t heads, const float *q, const float *keys, int64_t D, int64_t count, float *s, int64_t stride) {
+  (heads == 3 ? scores_3 : heads == 2 ? scores_2 : scores_1)(q, keys, D, count, s, stride);
 }
 
-/* out[feature] += sum over positions of p[position] * value */
-#define VALUES(name, vectors)                                                                                  \
-  static void name(const float *p, const float *values, int64_t D, int64_t count, float *out) {                \
-    wide sum[vectors];                                                                                         \
-    for (int i = 0; i < vectors; i++) sum[i] = load(out + i * WIDE);                                           \
-    for (int64_t n = 0; n < count; n++)                                                                        \
-      for (int i = 0; i < vectors; i++) sum[i] = ADD_WIDE(sum[i], load(values + n * D + i * WIDE), p[n]);      \
-    for (int i = 0; i < vectors; i++) store(out + i * WIDE, sum[i]);                                           \
-  }
-VALUES(values_4, 4)
-VALUES(values_2, 2)
-VALUES(values_1, 1)
-
-static void add_values(const float *p, const float *values, int64_t D, int64_t count, float *out) {
+static void add_values(int64_t heads, const float *p, int64_t stride, const float *values, int64_t D, int64_t count,
+                       float *out) {
   int64_t d = 0;
-  for (; d + 4 * WIDE <= D; d += 4 * WIDE) values_4(p, values + d, D, count, out + d);
-  for (; d + 2 * WIDE <= D; d += 2 * WIDE) values_2(p, values + d, D, count, out + d);
-  for (; d + WIDE <= D; d += WIDE) values_1(p, values + d, D, count, out + d);
+  for (; d + 4 * WIDE <= D; d += 4 * WIDE)
+    (heads == 3 ? values_3_4 : heads == 2 ? values_2_4 : values_1_4)(p, stride, values + d, D, count, out + d);
+  for (; d + WIDE <= D; d += WIDE)
+    (heads == 3 ? values_3_1 : heads == 2 ? values_2_1 : values_1_1)(p, stride, values + d, D, count, out + d);
 }
 
 /* p = e^(s - max), padded with zeros; returns 1 / sum */
@@ -206,24 +228,36 @@ static float softmax(float *s, int64_t count) {
   return 1.0f / sum_of(sum);
 }
 
-/* The attention of one row and query head; s has room for all positions and a block. */
-static void attend(const team *t, int64_t l, int64_t at, int64_t head, float *s) {
+/* The attention of one row and the query heads from `head` on that read one kv head together; s has room for the scores
+   of each, which are `stride` apart. */
+static void attend(const team *t, int64_t l, int64_t at, int64_t kv, int64_t head, int64_t heads, float *s, int64_t stride) {
   const model *m = t->model;
   const row *r = &t->row[at];
   const sequence *of = r->of;
-  int64_t D = m->head_dim, from = of->shared_tokens, own = r->position - from + 1, kv = head / (m->heads / m->kv_heads);
-  float q[D], out[D];
-  for (int64_t d = 0; d < D; d++) q[d] = t->wide[(head * D + d) * t->rows + at];
-  rotate(m, m->layer[l].q_norm, r->position, q);
-  for (int64_t d = 0; d < D; d++) q[d] *= m->scale, out[d] = 0;
+  int64_t D = m->head_dim, from = of->shared_tokens, own = r->position - from + 1;
+  float q[TOGETHER * D], out[TOGETHER * D];
+  for (int64_t h = 0; h < heads; h++) {
+    for (int64_t d = 0; d < D; d++) q[h * D + d] = t->wide[((head + h) * D + d) * t->rows + at];
+    rotate(m, m->layer[l].q_norm, r->position, q + h * D);
+  }
+  for (int64_t i = 0; i < heads * D; i++) q[i] *= m->scale, out[i] = 0;
   const float *shared = from ? of->shared + layer_start(m, l, of->shared_room) : NULL;
   const float *mine = of->own + layer_start(m, l, of->own_room);
-  if (from) scores(q, shared + kv * of->shared_room * D, D, from, s);
-  scores(q, mine + kv * of->own_room * D, D, own, s + from);
-  float scale = softmax(s, from + own);
-  if (from) add_values(s, shared + (m->kv_heads + kv) * of->shared_room * D, D, from, out);
-  add_values(s + from, mine + (m->kv_heads + kv) * of->own_room * D, D, own, out);
-  for (int64_t d = 0; d < D; d++) t->mixed[(head * D + d) * t->rows + at] = out[d] * scale;
+  if (from) scores(heads, q, shared + kv * of->shared_room * D, D, from, s, stride);
+  scores(heads, q, mine + kv * of->own_room * D, D, own, s + from, stride);
+  float scale[TOGETHER];
+  for (int64_t h = 0; h < heads; h++) scale[h] = softmax(s + h * stride, from + own);
+  if (from) add_values(heads, s, stride, shared + (m->kv_heads + kv) * of->shared_room * D, D, from, out);
+  add_values(heads, s + from, stride, mine + (m->kv_heads + kv) * of->own_room * D, D, own, out);
+  for (int64_t h = 0; h < heads; h++)
+    for (int64_t d = 0; d < D; d++) t->mixed[((head + h) * D + d) * t->rows + at] = out[h * D + d] * scale[h];
+}
+
+/* The attention of one row and kv head. */
+static void attend_all(const team *t, int64_t l, int64_t at, int64_t kv, float *s, int64_t stride) {
+  int64_t group = t->model->heads / t->model->kv_heads;
+  for (int64_t i = 0; i < group; i += TOGETHER)
+    attend(t, l, at, kv, kv * group + i, least(TOGETHER, group - i), s, stride);
 }
 
 /* ---- the short convolution (LFM2): out = C * conv(B * x) ---- */
@@ -289,7 +323,7 @@ static void gated(const team *t, const layer *f, const float *x, int64_t from, i
   memcpy(t->inner + from * t->rows, gate, size * sizeof *gate);
 }
 
-static void apply_layer(team *t, int64_t l, float *h, float *s) {
+static void apply_layer(team *t, int64_t l, float *h, float *s, int64_t stride) {
   const model *m = t->model;
   const layer *f = &m->layer[l];
   int64_t step = l * STEPS, H = m->hidden, Q = m->heads * m->head_dim, KV = m->kv_heads * m->head_dim, from, to;
@@ -302,7 +336,8 @@ static void apply_layer(team *t, int64_t l, float *h, float *s) {
     while (next_share(t, step + 3, 1, t->count * m->kv_heads, &from, &to))
       store_key_value(t, l, from / m->kv_heads, from % m->kv_heads);
     meet(t);
-    while (next_share(t, step + 4, 1, t->count * m->heads, &from, &to)) attend(t, l, from / m->heads, from % m->heads, s);
+    while (next_share(t, step + 4, 1, t->count * m->kv_heads, &from, &to))
+      attend_all(t, l, from % t->count, from / t->count, s, stride);
   } else {
     project_all(t, step, &f->enter, H, 3 * H, h, t->wide, 0);
     meet(t);

@@ -78,7 +78,7 @@ def test_an_older_processor_differs_by_rounding_alone(
 
 @pytest.mark.parametrize("name", LAYERS_IN_C)
 def test_a_rollout_depends_on_nothing_else(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the bit: alone, among 70 others, with any number of threads, whether its prompt is shared or not."""
+    """To the bit: alone, among 70 others, with any number of threads, whether its prompt or a start of it is shared."""
     model = build_for_c(name)
     asked = [draw(PROMPTS[seed % 4], seed, tokens=8 + seed % 5, temperature=0.5 + seed % 3 / 2) for seed in range(71)]
     together = decode.sample(model, asked, [EOS])
@@ -88,6 +88,8 @@ def test_a_rollout_depends_on_nothing_else(name: str, monkeypatch: pytest.Monkey
         for count in counts:
             assert decode.sample(model, asked[:count], [EOS]) == together[:count], (threads, count)
     assert [decode.sample(model, [one], [EOS])[0] for one in asked[:12]] == together[:12]
+    alike = [replace(one, prompt_ids=(9, 4) * 35 + one.prompt_ids) for one in asked[:9]]
+    assert decode.sample(model, alike, [EOS]) == [decode.sample(model, [one], [EOS])[0] for one in alike]
 
 
 @given(st.lists(st.tuples(st.integers(1, 140), st.integers(1, 70)), min_size=1, max_size=5), st.integers(0, 99))
