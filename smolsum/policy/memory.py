@@ -25,6 +25,7 @@ from smolsum.policy.cpu.gradient import (
     forget_most_mapped,
     most_mapped,
 )
+from smolsum.policy.cpu.merged import merged
 from smolsum.policy.cpu.streams import PART, streams
 from smolsum.policy.group_gradient import WHOLE, Chunking, can_checkpoint, fits_c
 from smolsum.policy.logprobs import CHUNK_LOGITS, can_share_prefix, text_model
@@ -83,6 +84,8 @@ class ModelShape:
     """whether a prompt's completions can share what its layers remember"""
     recomputes: bool
     """whether its layers can be checkpointed"""
+    merged: int
+    """values of the matrices into which adapters are merged for C, and by which it has a gradient"""
     in_c: bool
     """whether updates without chunks are computed in C"""
     sampled_in_c: bool
@@ -122,6 +125,7 @@ def shape_of(model: nn.Module) -> ModelShape:
         unpacked=max((_unpacked(module) for module in model.modules()), default=0),
         shares=can_share_prefix(model),
         recomputes=can_checkpoint(model),
+        merged=_merged(model),
         in_c=can_differentiate(model),
         sampled_in_c=decode.can_decode(model),
     )
@@ -145,6 +149,11 @@ def _of_a_pass(model: nn.Module) -> tuple[int, int]:
     return int(sum(array.nbytes for array in arrays) // STATE_TOKENS), logits.shape[-1]
 
 
+def _merged(model: nn.Module) -> int:
+    before = {id(array) for _, array in tree_flatten(model.parameters())}
+    return sum(array.size for _, array in tree_flatten(merged(model).parameters()) if id(array) not in before)
+
+
 def _unpacked(module: nn.Module) -> int:
     """Return the values of a quantised matrix, which its products unpack; 0 for every other module."""
     return int(module.scales.size * module.group_size) if "scales" in module else 0
@@ -166,7 +175,8 @@ def estimate(shape: ModelShape, config: Config, chunking: Chunking, lengths: Max
         update = _of_update_in_c(shape, config, lengths)
         if (space := sum(update.values())) <= 4 * SPARE_VALUES:  # stays from update to update
             always["updates"], update = space, {}
-        update["gradients"] = gradient
+        update["gradients"] = gradient + 4 * shape.merged
+        update["merged"] = 4.0 * shape.merged
     else:
         update = _of_update(shape, config, chunking, lengths, gradient)
     phases = (
@@ -251,7 +261,9 @@ def _of_sampling(shape: ModelShape, config: Config, lengths: MaxLengths) -> floa
     if shape.sampled_in_c:  # each prompt once, and room for whole blocks
         room = [-(-tokens // decode.BLOCK) * decode.BLOCK for tokens in (lengths.prompt, lengths.completion)]
         positions = max(n * room[0] + rows * room[1] for n, rows in (steps, evaluation))
-        return float(positions * shape.remembered + 4 * decode.ROWS * (shape.vocabulary + shape.features))
+        return float(
+            positions * shape.remembered + 4 * (decode.ROWS * (shape.vocabulary + shape.features) + shape.merged)
+        )
     rows = max(steps[1], evaluation[1])
     whole = rows * (lengths.prompt + lengths.completion) * shape.remembered
     prefill = lengths.prompt * (shape.vocabulary + 4 * shape.features) + shape.heads * lengths.prompt**2

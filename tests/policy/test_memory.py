@@ -33,7 +33,7 @@ SIZES = {"hidden_size": 192, "num_hidden_layers": 4, "intermediate_size": 640, "
 SHAPE = ModelShape(
     parameters=500_000_000, trained=500_000_000, largest=136_000_000, weight_bytes=2_000_000_000, itemsize=4,
     layers=24, features=17_000, width=896, heads=14, queries=896, vocabulary=151_936, remembered=24_576, unpacked=0,
-    shares=True, recomputes=True, in_c=False, sampled_in_c=False,
+    shares=True, recomputes=True, merged=0, in_c=False, sampled_in_c=False,
 )  # fmt: skip
 LORA = replace(SHAPE, trained=4_400_000, largest=39_000)
 

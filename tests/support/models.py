@@ -233,10 +233,17 @@ LAYERS_IN_C: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": ("lfm2", {**WIDE, "conv_dim": 64, "conv_dim_out": 64, "block_dim": 64, "block_ff_dim": 96,
                       "layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3}),
 }  # fmt: skip
+LAYERS_IN_C["llama, adapters in one layer"] = LAYERS_IN_C["llama 3"]
+LAYERS_IN_C["lfm2, adapters"] = LAYERS_IN_C["lfm2"]
 """models that the library in C has, by name: family and changed settings"""
 
 
 def build_for_c(name: str) -> nn.Module:
-    """Build one of `LAYERS_IN_C`."""
+    """Build one of `LAYERS_IN_C`; adapters do something."""
     family, changes = LAYERS_IN_C[name]
-    return build(family, **changes)
+    model = build(family, **changes)
+    if "adapters" in name:
+        adapted(model, 1 if "one layer" in name else len(model.layers))
+        model.update(tree_map(lambda p: p + 0.1 * mx.random.normal(p.shape), model.trainable_parameters()))
+        mx.eval(model.parameters())
+    return model

@@ -1,4 +1,5 @@
-/* Log-probs of completions and their gradient by all weights, in float32 (gradient.py).
+/* Log-probs of completions and their gradient by all weights, or by those that have a place for it, in float32
+   (gradient.py).
 
    The rows of a batch are the tokens of its prompts, each once, and of their completions (mixers.h). Threads share out rows
    where a token is computed by itself, heads where it looks back, and the columns of a weight's gradient. */
@@ -28,7 +29,7 @@ typedef struct {
 } space;
 
 typedef struct {
-  const model *m, *d; /* the weights and their gradient */
+  const model *m, *d; /* the weights and their gradient, NULL where it is not wanted */
   const batch *b;
   space *s;
   int me, threads;
@@ -240,6 +241,7 @@ static void forward(const worker *w) {
 
 static void linear_back(const worker *w, const linear *d, int64_t out, int64_t in, const float *dy, int64_t ldy, const float *x) {
   int64_t to, from = part(w, out, WEIGHTS, &to);
+  if (d->weight == NULL) return;
   weight_back(w->b->rows, to - from, in, dy + from, ldy, x, in, (float *)d->weight + from * in);
   for (int64_t r = 0; d->bias && r < w->b->rows; r++) add_to((float *)d->bias + from, dy + r * ldy + from, to - from);
 }
@@ -247,7 +249,7 @@ static void linear_back(const worker *w, const linear *d, int64_t out, int64_t i
 /* The gradient of a norm's weights; dh is that by its output, x its input. */
 static void norm_back(const worker *w, const float *d, const float *dh, const float *x, const float *scale) {
   int64_t H = w->m->hidden, to, from = part(w, H, WIDE, &to);
-  for (int64_t r = 0; r < w->b->rows; r++)
+  for (int64_t r = 0; d && r < w->b->rows; r++)
     for (int64_t h = from; h < to; h++) ((float *)d)[h] += dh[r * H + h] * x[r * H + h] * scale[r];
 }
 
@@ -325,8 +327,8 @@ static void attention_backward(const worker *w, int64_t l, int64_t from, int64_t
   linear_back(w, &d->k, K, H, d_raw + Q, W, h);
   linear_back(w, &d->v, K, H, d_raw + Q + K, W, h);
   for (int t = 0; w->me == 0 && t < w->threads; t++) {
-    if (f->q_norm) add_to((float *)d->q_norm, w->s->norms + t * 2 * D, D);
-    if (f->k_norm) add_to((float *)d->k_norm, w->s->norms + t * 2 * D + D, D);
+    if (d->q_norm) add_to((float *)d->q_norm, w->s->norms + t * 2 * D, D);
+    if (d->k_norm) add_to((float *)d->k_norm, w->s->norms + t * 2 * D + D, D);
   }
 }
 
@@ -384,7 +386,8 @@ static void score_backward(const worker *w) {
       memcpy(w->s->dh + scored_row(b, first + n, &group, &before) * H, w->s->h + n * H, H * sizeof(float));
     meet_all();
     start = part(w, V, WEIGHTS, &end);
-    weight_back(count, end - start, H, w->s->logits + start, V, w->s->final + first * H, H, (float *)w->d->head + start * H);
+    if (w->d->head)
+      weight_back(count, end - start, H, w->s->logits + start, V, w->s->final + first * H, H, (float *)w->d->head + start * H);
     meet_all();
   }
 }
@@ -394,7 +397,7 @@ static void backward(const worker *w) {
   const batch *b = w->b;
   int64_t H = m->hidden, to, from = part(w, b->rows, 1, &to), group = 0, before = 0, end, start = part(w, H, WIDE, &end);
   score_backward(w);
-  for (int64_t n = 0; n < b->scored; n++) { /* columns of the final norm's weights */
+  for (int64_t n = 0; w->d->norm && n < b->scored; n++) { /* columns of the final norm's weights */
     int64_t r = scored_row(b, n, &group, &before);
     for (int64_t h = start; h < end; h++) ((float *)w->d->norm)[h] += w->s->dh[r * H + h] * w->s->last[r * H + h] * w->s->scale[r];
   }
@@ -406,7 +409,7 @@ static void backward(const worker *w) {
         normalise_row_back(w->s->last + r * H, m->norm, H, w->s->scale[r], w->s->dh + r * H, 0, w->s->dx + r * H);
   for (int64_t l = m->layers - 1; l >= 0; l--) layer_backward(w, l);
   meet_all();
-  for (int64_t r = 0; r < b->rows; r++)
+  for (int64_t r = 0; w->d->embedding && r < b->rows; r++)
     add_to((float *)w->d->embedding + b->tokens[r] * H + start, w->s->dx + r * H + start, end - start);
 }
 

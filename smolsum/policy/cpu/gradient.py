@@ -1,5 +1,5 @@
 """Log-probs of completions and their gradient in C on a Linux CPU (`gradient.c`), for float32 models that are trained
-whole. A prompt passes through the model once for all its completions.
+whole or by adapters. A prompt passes through the model once for all its completions.
 
 Axes: G completions of a prompt, T tokens.
 """
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_flatten
 from numpy.typing import NDArray
 
 from smolsum.policy.cpu import native
+from smolsum.policy.cpu.merged import gradient_of_trained, merged, weights_to_train
 from smolsum.policy.cpu.native_model import NativeModel, can_run, check_tokens
 from smolsum.policy.cpu.streams import blas_threads
-from smolsum.policy.logprobs import replica
 
 PASS_VALUES = 1 << 27
 """float32 values that a pass over several groups holds, at most; a single group may need more"""
@@ -62,9 +62,9 @@ class _Batch(ctypes.Structure):
 
 
 def can_differentiate(model: nn.Module) -> bool:
-    """Return whether `GradientSum` takes this model: one that the library has and that is trained whole."""
-    trained, held = (tree_flatten(tree) for tree in (model.trainable_parameters(), model.parameters()))
-    return len(trained) == len(held) and can_run(model)
+    """Return whether `GradientSum` takes this model: one that the library has and that is trained whole, or by its
+    adapters alone."""
+    return weights_to_train(model) is not None and can_run(model)
 
 
 def score_groups(model: nn.Module, groups: Sequence[TokenGroup], temperature: float) -> Iterator[Scored]:
@@ -74,23 +74,28 @@ def score_groups(model: nn.Module, groups: Sequence[TokenGroup], temperature: fl
 
 
 class GradientSum:
-    """The gradient of a loss over groups, by all weights of a model, which must not change meanwhile."""
+    """The gradient of a loss over groups, by all that is trained of a model, which must not change meanwhile."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.gradient: Any = tree_map(mx.zeros_like, model.trainable_parameters())
-        """like `model.trainable_parameters()`; `add` writes into its arrays"""
-        mx.eval(self.gradient)
+        names = weights_to_train(model)
+        assert names is not None
+        self.model, self._plain = model, merged(model)
+        weights = dict(tree_flatten(self._plain.parameters()))
+        self._sum = {name: mx.zeros_like(weights[name]) for name in names}
+        mx.eval(self._sum, weights)
+
+    @property
+    def gradient(self) -> Any:
+        """The sum, like `model.trainable_parameters()`."""
+        return gradient_of_trained(self.model, self._sum)
 
     def batches(self, groups: Sequence[TokenGroup], temperature: float) -> Iterator[_Pass]:
         """Yield the groups in order, some at a time, with their log-probs."""
-        yield from _batches(self.model, groups, temperature, backward=True)
+        yield from _batches(self._plain, groups, temperature, backward=True)
 
     def add(self, batch: _Pass, by_logp: Sequence[mx.array]) -> None:
         """Add the gradient of sum(by_logp * logp), where `by_logp` has (G, T) for each group of the batch."""
-        twin = replica(self.model)
-        twin.update(self.gradient)  # arrays without gaps, as the library writes into them
-        batch.backward(NativeModel(twin, 1), by_logp)
+        batch.backward(NativeModel(self._plain, 1, self._sum), by_logp)
 
 
 def _batches(model: nn.Module, groups: Sequence[TokenGroup], temperature: float, *, backward: bool) -> Iterator[_Pass]:

@@ -253,9 +253,9 @@ static void convolve_rows_back(const model *m, const linear *conv, const linear 
     float *d_B = d_raw + r * 3 * H + from, *d_x = d_B + 2 * H;
     for (int64_t h = 0; h < width; h++) d_B[h] = d[h] * x[h], d_x[h] = d[h] * B[h];
   }
-  for (int64_t tap = 0; tap < m->taps; tap++)
+  for (int64_t tap = 0; d_conv->weight && tap < m->taps; tap++)
     for (int64_t h = 0; h < width; h++) ((float *)d_conv->weight)[(from + h) * m->taps + tap] += d_taps[tap * width + h];
-  if (conv->bias) add_to((float *)d_conv->bias + from, d_bias, width);
+  if (d_conv->bias) add_to((float *)d_conv->bias + from, d_bias, width);
 }
 
 #endif

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_unflatten
 from numpy.typing import NDArray
 
 from smolsum.policy.cpu import native
+from smolsum.policy.cpu.merged import merged
+from smolsum.policy.logprobs import replica
 
 FAMILIES = frozenset({"lfm2", "llama", "qwen2", "qwen3"})
 """values of mlx_lm's `model_type` whose layers the library has"""
@@ -51,12 +54,13 @@ class ModelPointers(ctypes.Structure):
 
 
 def can_run(model: nn.Module) -> bool:
-    """Return whether the library has this model's layers: on the CPU, of a family that is known, in float32, without
-    adapters or quantisation."""
+    """Return whether the library has this model's layers: on the CPU, of a family that is known, in float32, with
+    adapters or without, and not quantised."""
     if native.library() is None or mx.default_device().type != mx.DeviceType.cpu:
         return False
     if getattr(model, "model_type", "") not in FAMILIES:
         return False
+    model = merged(model)
     kinds = {nn.Linear, nn.Embedding, nn.RMSNorm, nn.Conv1d}
     plain = all(type(part) in kinds or not _has_weights(part) for part in model.modules())
     floats = all(array.dtype == mx.float32 for _, array in tree_flatten(model.parameters()))
@@ -71,11 +75,18 @@ def can_run(model: nn.Module) -> bool:
 
 
 class NativeModel:
-    """Pointers to the weights of a model, which must not change meanwhile; also to a gradient in the model's shape."""
+    """Pointers to the weights of a model, which must not change meanwhile, or to some of a gradient in its shape."""
 
-    def __init__(self, model: nn.Module, positions: int) -> None:
-        """`positions` is the number that the longest text has."""
+    def __init__(self, model: nn.Module, positions: int, gradient: Mapping[str, mx.array] | None = None) -> None:
+        """`positions` is the number that the longest text has. With a `gradient`, by name of a weight, pointers are to
+        its arrays, without gaps, and NULL for all other weights."""
         self._kept, self.positions = list[Any](), positions
+        self._only: set[int] | None = None
+        model = merged(model)
+        if gradient is not None:
+            model = replica(model)
+            model.update(tree_unflatten(list(gradient.items())))
+            self._only = set(map(id, gradient.values()))
         body, layers = model.model, model.layers
         attention = _attentions(model)[0]
         convolution = next((layer.conv for layer in layers if not hasattr(layer, "self_attn")), None)
@@ -108,7 +119,9 @@ class NativeModel:
         """The argument by which functions of the library take it."""
         return ctypes.byref(self.pointers)
 
-    def _pointer(self, array: mx.array) -> int:
+    def _pointer(self, array: mx.array) -> int | None:
+        if self._only is not None and id(array) not in self._only:
+            return None
         view = np.ascontiguousarray(np.array(array, copy=False))
         self._kept.append((array, view))
         return int(view.ctypes.data)
@@ -153,7 +166,7 @@ def _has_weights(part: nn.Module) -> bool:
 
 def head_dim(model: nn.Module) -> int:
     """Return the features of an attention head."""
-    attention = _attentions(model)[0]
+    attention = _attentions(merged(model))[0]
     return int(attention.q_proj.weight.shape[0] // attention.n_heads)
 
 

@@ -160,7 +160,7 @@ def with_biased_head() -> nn.Module:
     "made",
     [
         quantised, in_bfloat16, with_biased_head,
-        lambda: adapted(build("qwen2", **WIDE)),
+        lambda: adapted(quantised()),
         lambda: build("qwen2", hidden_size=60, num_attention_heads=5, num_key_value_heads=2),  # heads left over
         lambda: build("qwen2", **WIDE, rope_traditional=True),
         lambda: build("llama", **WIDE, rope_scaling={"rope_type": "dynamic", "factor": 2.0}),  # angles of the length
