@@ -71,9 +71,9 @@ def train(
         list[str] | None,
         typer.Option(
             metavar="SIGNALS",
-            help="Quality signals: rouge, meteor, bleu or several joined by '-', overlong among them to punish coming "
-            "near the token limit, judge or preference to ask judge.model; length: no quality signal; repeatable; all: "
-            "the study's six.  [default: the task's, meteor]",
+            help="Quality signals: rouge, meteor, bleu or several joined by '-', grounded among them for names and "
+            "numbers that the source has, overlong to punish coming near the token limit, judge or preference to ask "
+            "judge.model; length: no quality signal; repeatable; all: the study's six.  [default: the task's, meteor]",
         ),
     ] = None,
     constraint: Annotated[

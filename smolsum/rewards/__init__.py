@@ -8,6 +8,7 @@ signals' values. It returns P lists of G values in the order of the groups and t
 could not be computed: missing is never 0. Import metric libraries inside the functions.
 """
 
+from smolsum.rewards.grounded import score_grounded
 from smolsum.rewards.length import score_length, score_overlong
 from smolsum.rewards.meteor import score_meteor
 from smolsum.rewards.overlap import score_bleu, score_rouge
@@ -18,6 +19,7 @@ REWARDS: dict[str, Signal] = {
     "rouge": score_rouge,
     "meteor": score_meteor,
     "bleu": score_bleu,
+    "grounded": score_grounded,
     "overlong": score_overlong,
 }
 COMPARED = ("rouge", "meteor", "bleu")
@@ -28,6 +30,7 @@ MEANINGS = {
     "meteor": ("METEOR", "[0, 1]", "unigram precision and recall with stems and synonyms, less for broken order"),
     "length": ("length", "(-∞, 0]", "distance from the target, in targets, negative"),
     "overlong": ("overlong", "[-1, 0]", "soft punishment for the last tokens before the limit"),
+    "grounded": ("grounded", "[0, 1]", "share of names and numbers that the source has; 1/2 where none is stated"),
     "judge": ("judge", "[0, 1]", "a judge's mean score over the criteria"),
     "preference": ("preference", "[0, 1]", "a judge's score, compared with the others of the group"),
 }

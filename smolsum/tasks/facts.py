@@ -28,12 +28,11 @@ from functools import cached_property
 from typing import Any
 
 from smolsum.errors import UsageError
+from smolsum.rewards.grounded import NUMBER, starts_sentence
 
 CASED_KINDS = frozenset({"name", "place"})
 PERSON_KINDS = frozenset({"name", "relation"})
 PRONOUNS = frozenset({"i", "she", "he"})
-NUMBER = re.compile(r"\$?\d+(?:,\d{3})*(?:\.\d+)?")
-SENTENCE_START = re.compile(r"(?:^|[.?!…:\n])[\s\"'“(\[]*$")
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ def _mentions(
 def _is_name(word: re.Match[str]) -> bool:
     """Return whether the word can only be a name: capitalised, no abbreviation, not the start of a sentence."""
     capitalised = word[0][0].isupper() and not word[0].isupper()
-    return capitalised and not SENTENCE_START.search(word.string[: word.start()])
+    return capitalised and not starts_sentence(word.string, word.start())
 
 
 def _read(column: Sequence[Mapping[str, Any]]) -> list[_Fact]:

@@ -70,6 +70,7 @@ def test_a_run_is_evaluated_without_a_judge(run: Path, call: Call) -> None:
     assert len(rows) == TESTS
     columns = {"id", "split", "data", "tokens", "within_tol", "over_budget", "off_target", "rouge", "meteor", "bleu"}
     columns |= {"copied", "novel_bigrams", "repeated_trigrams", "empty", "truncated", "facts_right", "facts_missing"}
+    columns |= {"supported"}
     assert columns <= rows[0].keys()
     metrics = summary(folder)["metrics"]
     lengths = [f"completions/{name}_length" for name in ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")]

@@ -6,6 +6,7 @@ from typing import Any, cast
 from smolsum.config.presets import task_presets
 from smolsum.config.sections import Config
 from smolsum.rewards import REWARDS
+from smolsum.rewards.grounded import supported_share
 from smolsum.rewards.meteor import find_lexicon, meteor
 from smolsum.rewards.overlap import bleu, rouge_l
 from smolsum.tasks.base import (
@@ -40,7 +41,8 @@ from smolsum.tasks.tldr.settings import TldrConfig, baselines, check, messages, 
 from smolsum.types import Prompt, Rollout
 
 TEXT = (
-    "rouge", "meteor", "bleu", "copied", "novel_bigrams", "novel_trigrams", "repeated_trigrams", "empty", "truncated",
+    "rouge", "meteor", "bleu", "supported", "copied", "novel_bigrams", "novel_trigrams", "repeated_trigrams", "empty",
+    "truncated",
 )  # fmt: skip
 """columns whose means it has under their own names"""
 FACTS = ("right", "wrong", "missing")
@@ -49,8 +51,8 @@ COPIED, REPETITIVE, UNFAITHFUL = 0.5, 0.2, 0.5
 
 
 def measurer(splits: Sequence[Split], config: Config) -> Measure:
-    """Measure a summary: its length, copying and repetition, and, where the data have them, its overlap with the
-    reference and its facts."""
+    """Measure a summary: its length, names and numbers, copying and repetition, and, where the data have them, its
+    overlap with the reference and its facts."""
     facts = [
         example.metadata["facts"] for split in splits for example in split.examples if example.metadata.get("facts")
     ]
@@ -68,6 +70,7 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
             "truncated": float(rollout.truncated),
             "empty": float(not rollout.text.strip()),
             **{name: score(rollout.text, prompt.references) if prompt.references else None for name, score in overlap},
+            "supported": supported_share(rollout.text, prompt.source),
             "copied": copied_share(rollout.text, prompt.source),
             "novel_bigrams": novel_ngrams(rollout.text, prompt.source, 2),
             "novel_trigrams": novel_ngrams(rollout.text, prompt.source, 3),
@@ -106,6 +109,10 @@ def _unfaithful(row: MetricRow) -> bool | None:
     return None if row.get("faithfulness") is None else row["faithfulness"] < UNFAITHFUL
 
 
+def _unsupported(row: MetricRow) -> bool | None:
+    return None if row.get("supported") is None else row["supported"] < 1
+
+
 ERRORS = (
     ErrorKind("too long", "above the tolerance", lambda row: not row["within_tol"] and row["over_budget"] > 0),
     ErrorKind("too short", "below the tolerance", lambda row: not row["within_tol"] and row["over_budget"] == 0),
@@ -114,6 +121,7 @@ ERRORS = (
         "repetitive", f"over {REPETITIVE:.0%} of the trigrams said before", _beyond("repeated_trigrams", REPETITIVE)
     ),
     ErrorKind("empty", "no text at all", _beyond("empty", 0)),
+    ErrorKind("unsupported", "has a name or number that the post does not", _unsupported),
     ErrorKind("wrong facts", "states a fact that the post does not", _beyond("facts_wrong", 0)),
     ErrorKind("unfaithful", f"judged below {UNFAITHFUL} in faithfulness", _unfaithful),
 )
@@ -125,6 +133,7 @@ OVERLAP = (
     Metric("bleu", "BLEU", ".3f", better="higher"),
 )
 WRONG = Metric("facts/wrong_share", "wrong facts", better="lower", column="facts_wrong")
+SUPPORTED = Metric("supported", "supported", better="higher")
 REPEATED = Metric("repeated_trigrams", "repeated", better="lower")
 
 TASK = Task(
@@ -165,6 +174,7 @@ TASK = Task(
             MetricTable(
                 "without a judge",
                 (
+                    SUPPORTED,
                     Metric("copied", "copied"),
                     Metric("novel_bigrams", "new bigrams"),
                     Metric("novel_trigrams", "new trigrams"),
