@@ -21,7 +21,7 @@ from support.hub_uploads import Uploads
 from support.models import write
 from support.processes import python
 from support.refusals import assert_refused
-from support.training import arguments, make_data
+from support.training import arguments
 
 import smolsum.cli.push
 from smolsum.errors import SmolsumError, UnreachableError
@@ -247,10 +247,10 @@ def test_a_card_of_the_owners(hub: HubServer, folder: Path, push: Call) -> None:
 
 
 @pytest.mark.slow
-def test_adapters_for_a_base_from_the_hub(hub: HubServer, apart: Call, tmp_path: Path) -> None:
+def test_adapters_for_a_base_from_the_hub(hub: HubServer, apart: Call, data: Path, tmp_path: Path) -> None:
     """mlx-lm's own loader puts the exported adapters on the base by its id; the card says so."""
     hub.repositories["models/ann/base"] = write(tmp_path / "base", "qwen2")
-    data, runs = make_data(tmp_path / "posts"), tmp_path / "runs"
+    runs = tmp_path / "runs"
     short = {
         "stages__length__steps": 1, "stages__quality__steps": 1, "sampling__max_new_tokens": 8,
         "data__max_input_tokens": 4000, "model__path": "ann/base", "model__adapter": "lora",
@@ -270,9 +270,9 @@ def test_adapters_for_a_base_from_the_hub(hub: HubServer, apart: Call, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_pushed_run_is_a_model_for_everybody(apart: Call, there: Path, tmp_path: Path) -> None:
+def test_a_pushed_run_is_a_model_for_everybody(apart: Call, there: Path, data: Path, tmp_path: Path) -> None:
     """Pushed from the run, loaded by its hub id, it scores as the run's own evaluation."""
-    data, runs = make_data(tmp_path / "posts"), tmp_path / "runs"
+    runs = tmp_path / "runs"
     short = {"stages__length__steps": 2, "stages__quality__steps": 1, "sampling__max_new_tokens": 24}
     done(apart(*arguments(data, runs, "whole", **short), "--quiet"))
     environment = {"SMOLSUM_RUNS_DIR": str(runs)}

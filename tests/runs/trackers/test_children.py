@@ -15,7 +15,7 @@ import pytest
 from support.calls import Call
 from support.refusals import assert_refused, refuses
 from support.tracked import environment, read_tracked
-from support.training import arguments, learned, make_data, wait_until
+from support.training import arguments, learned, trained, wait_until
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
@@ -49,15 +49,8 @@ main(sys.argv[1:])
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("trackers") / "data")
-
-
-@pytest.fixture(scope="module")
 def untracked(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    runs = tmp_path_factory.mktemp("untracked")
-    assert main(arguments(data, runs, "plain", **STEPS)) == 0
-    return runs / "plain"
+    return trained(data, tmp_path_factory.mktemp("untracked"), "plain", **STEPS)
 
 
 @pytest.fixture
