@@ -6,12 +6,11 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from support.refusals import refuses
-from support.training import PATIENCE_S, arguments, events, learned, start, state, wait_until
+from support.training import PATIENCE_S, after_step, arguments, events, learned, start, state, wait_until
 
 from smolsum.cli.main import main
 from smolsum.errors import SmolsumError
@@ -71,20 +70,14 @@ def test_pause_resume_stop(
     assert main(arguments(data, runs, "calm", **settings)) == 0
     apart = tmp_path / "apart"  # next to the other it would take over its length stage
     paths = RunPaths(apart / "asked")
-    write, rests = RunWriter.metrics, Mock(side_effect=lambda _: withdraw(paths, "pause"))
-
-    def asked(writer: RunWriter, row: Any) -> None:
-        write(writer, row)
-        if row["step"] in (1, 5):
-            make_request(paths, "pause" if row["step"] == 1 else "stop")
+    rests, asks = Mock(side_effect=lambda _: withdraw(paths, "pause")), {1: "pause", 5: "stop"}
 
     def rest(_: float) -> None:
         assert state(paths) == "paused"
         assert paths.checkpoint(1).is_dir()
         rests(_)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(RunWriter, "metrics", asked)
+    with monkeypatch.context() as patched, after_step(lambda n: n in asks and make_request(paths, asks[n])):
         patched.setattr(control, "time", Mock(wraps=time, sleep=rest))
         assert main(arguments(data, apart, "asked", **settings)) == 130
     assert rests.call_count == 1

@@ -4,20 +4,17 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.calls import Call
 from support.refusals import assert_refused
 from support.serving import process
-from support.training import arguments, events
+from support.training import arguments, before_update, events
 
 from smolsum.cli.main import main
 from smolsum.errors import UnreachableError
 from smolsum.files import read_jsonl
-from smolsum.grpo.batch_gradient import gradients
 from smolsum.policy.sampling import rollout_seed
-from smolsum.training import loop
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +52,13 @@ def test_a_run_without_workers_waits_stops_and_goes_on(
     settings = {"workers__wait_s": 0.5, "train__checkpoint_every": 100, "stages__length__steps": 6}
     with process("--model", "tiny", log=tmp_path / "log") as (killed, client):
 
-        def losing(*given: Any, **named: Any) -> Any:
-            if len(read_jsonl(run / "metrics.jsonl")) == 2:
+        def lose(update: int) -> None:
+            if update == 3:
                 killed.kill()
                 killed.wait()
-            return gradients(*given, **named)
 
-        monkeypatch.setattr(loop, "gradients", losing)
-        assert main([*arguments(data, tmp_path, "mine", **settings), "--worker", str(client.base_url)]) == 3
+        with before_update(lose):
+            assert main([*arguments(data, tmp_path, "mine", **settings), "--worker", str(client.base_url)]) == 3
     said = capsys.readouterr().err
     assert "error: no worker came back in" in said
     assert f"smolsum train --resume {run}" in said or "hint" in said
