@@ -3,11 +3,9 @@
 import json
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 from huggingface_hub import close_session, constants
 from huggingface_hub.utils import _http
+from support.answers import answering
 from support.calls import Call, done
 from support.hub import HubServer
 from support.hub_uploads import Uploads
@@ -202,21 +201,9 @@ def test_a_hub_that_fails_leaves_the_repository_as_it_was(
 
 def test_a_page_in_place_of_an_answer(push: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a proxy says in HTML is no fault of the card."""
-
-    class Page(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"<html>Please log in</html>")
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    with answering(200, b"<html>Please log in</html>") as url:
+        monkeypatch.setattr(constants, "ENDPOINT", url)
         assert_refused(push(), "not JSON", error=UnreachableError)
-        server.shutdown()
 
 
 def test_a_hub_that_is_away(push: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from support.answers import answering
 from support.calls import Call
 from support.refusals import assert_refused, refuses
 from support.tracked import environment, read_tracked
@@ -49,29 +48,6 @@ main(sys.argv[1:])
 @pytest.fixture(scope="module")
 def untracked(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(data, tmp_path_factory.mktemp("untracked"), "plain", **STEPS)
-
-
-@pytest.fixture
-def refusing() -> Iterator[str]:
-    """The address of a server that answers everything with 500."""
-
-    class Refuses(BaseHTTPRequestHandler):
-        def _refuse(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_error(500)
-
-        do_GET = do_POST = do_PATCH = _refuse
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 def warnings(run: Path) -> list[str]:
@@ -195,14 +171,14 @@ def test_a_broken_package_costs_the_run_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize("answers", [False, True])
 def test_a_server_that_fails_costs_the_run_nothing(
-    data: Path, untracked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusing: str, answers: bool
+    data: Path, untracked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     """One that nothing listens at, and one that answers 500: the run ends as without it."""
     needs("mlflow")
-    secret = refusing.replace("//", "//me:pa55word@") if answers else "http://me:pa55word@127.0.0.1:9"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", secret)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    run = trained(data, tmp_path, "away", "--track", "mlflow", **STEPS)
+    with answering(500) if answers else nullcontext("http://127.0.0.1:9") as url:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", url.replace("//", "//me:pa55word@"))
+        run = trained(data, tmp_path, "away", "--track", "mlflow", **STEPS)
     assert learned(run) == learned(untracked)
     messages = warnings(run)
     assert 1 <= len(messages) <= 2
