@@ -373,13 +373,10 @@ def test_a_difference_of_the_policy_is_named_with_both_values(change: dict[str, 
 @pytest.mark.parametrize(
     ("off", "dtype", "passes"),
     [
-        (9e-4, "float32", True),
-        (2e-3, "float32", False),
-        (0.04, "bfloat16", True),
-        (0.06, "bfloat16", False),
+        (9e-4, "float32", True), (2e-3, "float32", False), (0.04, "bfloat16", True), (0.06, "bfloat16", False),
         (float("nan"), "bfloat16", False),
     ],
-)
+)  # fmt: skip
 def test_logprobs_prove_the_weights(off: float, dtype: str, passes: bool) -> None:
     """Up to the tolerance of the type."""
     wrong = pytest.raises(WorkerError, match="does not sample from the trainer's weights")
