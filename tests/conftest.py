@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 # Some machines turn bytecode off, and each process that a test starts would then compile a thousand modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -21,7 +22,7 @@ if threading.current_thread() is threading.main_thread():
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 from support.calls import call as call  # noqa: E402
-from support.training import STARTED  # noqa: E402
+from support.training import STARTED, make_data  # noqa: E402
 
 import smolsum.policy  # noqa: E402, F401
 
@@ -45,3 +46,9 @@ def _no_training_outlives_its_test() -> Iterator[None]:
     while STARTED:
         with STARTED.pop() as process:
             process.kill()
+
+
+@pytest.fixture(scope="module")
+def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small data set, of the numbers of rows that the test file has as `SIZES`."""
+    return make_data(tmp_path_factory.mktemp("data") / "posts", **getattr(request.module, "SIZES", {}))

@@ -1,18 +1,21 @@
-"""The documentation agrees with the program: commands parse, settings exist, links and paths lead somewhere."""
+"""The documentation agrees with the program: commands parse, settings exist and are documented, links and paths lead
+somewhere."""
 
 import ast
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
+import make_config_docs
 import pytest
 import tomli
 import typer
 from support.places import ROOT
 
 from smolsum.cli.main import app, main
-from smolsum.config.sections import SECTIONS, STAGE_FIELDS
+from smolsum.config.sections import SECTIONS, STAGE_FIELDS, StageConfig
 from smolsum.rollout.protocol import Health
 from smolsum.tasks import TASKS
 
@@ -179,6 +182,22 @@ def test_links_and_paths_exist(page: Path) -> None:
     modules = re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`", text)
     places = (ROOT, ROOT / "smolsum", page.parent)
     assert [module for module in modules if not any((place / module).exists() for place in places)] == []
+
+
+@pytest.mark.parametrize(
+    "record",
+    [*SECTIONS.values(), StageConfig, *(task.settings for task in TASKS.values())],
+    ids=lambda one: one.__name__,
+)
+def test_every_setting_has_a_docstring(record: type) -> None:
+    meanings = make_config_docs.docstrings(record)
+    assert record.__doc__
+    assert [field.name for field in fields(record) if not meanings.get(field.name)] == []
+
+
+def test_configuration_page_is_up_to_date() -> None:
+    """After a change of a record: `python scripts/make_config_docs.py`."""
+    assert make_config_docs.PAGE.read_text(encoding="utf-8") == make_config_docs.page()
 
 
 def test_architecture_shows_the_floors() -> None:

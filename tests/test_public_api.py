@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.places import ROOT
-from support.training import SETTINGS, make_data
+from support.training import SETTINGS
 
 import smolsum
 from smolsum.config.sections import Config
@@ -95,14 +95,10 @@ def test_page_trains_a_policy_in_40_lines(
     assert smolsum.make_prompt(trained, "Hello").token_ids
 
 
-def test_page_runs_reads_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_runs_reads_and_compares(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its other code: a whole run, its rewards, and a paired test; here with small settings."""
     monkeypatch.chdir(tmp_path)
-    small = SETTINGS | {
-        "sampling.max_new_tokens": 24,
-        "data.path": str(make_data(tmp_path / "data")),
-        "train.validate_every": 0,
-    }
+    small = SETTINGS | {"sampling.max_new_tokens": 24, "data.path": str(data), "train.validate_every": 0}
     small |= {"stages.length.steps": 1, "stages.quality.steps": 1}
     make_config = smolsum.make_config
 

@@ -16,7 +16,7 @@ import pytest
 from support.calls import Call, done
 from support.processes import python
 from support.refusals import assert_refused
-from support.training import arguments, events, learned, make_data, weights
+from support.training import after_step, arguments, events, learned, weights
 
 from smolsum.cli import main
 from smolsum.cli.grid_train import LOCK
@@ -28,10 +28,10 @@ from smolsum.runs.grid_record import GRID, GridWriter
 from smolsum.runs.paths import RunPaths, acquire
 from smolsum.runs.record_io import read
 from smolsum.runs.records import GridRecord
-from smolsum.runs.run_writer import RunWriter
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Split
 
+SIZES = {"test": 2}
 RUNS = ("tiny-length", "tiny-finetuned-rouge", "tiny-finetuned-bleu", "tiny-included-rouge", "tiny-included-bleu")
 FEW = (RUNS[0], RUNS[1], RUNS[3])
 """those without bleu"""
@@ -61,11 +61,6 @@ def grid(data: Path, runs: Path, *more: str, rewards: tuple[str, ...] = ("rouge"
     """The arguments of a grid of five runs of a few steps."""
     several = ["--strategy=all", *(f"--reward={name}" for name in rewards)]
     return [*unnamed(data, runs, stages__included__steps=2), *several, *more]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "posts", test=2)
 
 
 @pytest.fixture(scope="module")
@@ -343,21 +338,14 @@ def test_the_same_command_goes_on_after_a_stop(
     assert_goes_on(command, call, tmp_path, whole)
 
 
-def test_a_sweep_is_interrupted_and_goes_on(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_is_interrupted_and_goes_on(call: Call, data: Path) -> None:
     """Three seeds and two settings: Ctrl-C in the second run, the same command again, one report of all."""
     steps = {"stages__length__steps": 1, "stages__quality__steps": 1}
-    short = unnamed(make_data(tmp_path / "posts", test=2), Path("runs"), **steps)
+    short = unnamed(data, Path("runs"), **steps)
     command = [*short, "--seeds=3", "--set=grpo.beta=0.02,0.05"]
     names = [f"tiny-finetuned-meteor-beta{beta}-seed{seed}" for beta in (0.02, 0.05) for seed in (42, 43, 44)]
-    write = RunWriter.metrics
-
-    def interrupted(writer: RunWriter, row: Any) -> None:
-        write(writer, row)
-        if Path("runs", names[1], "metrics.jsonl").exists():
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(RunWriter, "metrics", interrupted)
+    second = Path("runs", names[1], "metrics.jsonl")
+    with after_step(lambda _: os.kill(os.getpid(), signal.SIGINT) if second.exists() else None):
         code, out, err = call(*command)
     assert (code, out) == (130, f"runs/{names[0]}\n"), err
     assert "hint: smolsum train" in err

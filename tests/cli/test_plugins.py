@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from support.calls import Call, done
+from support.places import ROOT
 from support.refusals import assert_refused
 from support.training import arguments, make_data, state
 
@@ -217,6 +218,24 @@ def test_a_task_in_a_file(call: Call, plan: Plan) -> None:
     out = plan("--task=./capitals.py")
     assert 'path = "builtin:tiny"' in out
     assert "[stages.capitals.rewards]" in out
+
+
+def test_the_task_on_the_page_of_plugins_is_true(call: Call, tmp_path: Path) -> None:
+    """Tried as it stands there: with --task the file trains; its data, signals and metrics are its own."""
+    page = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    (found,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "TASK = " in block)
+    assert len(found.splitlines()) <= 40
+    path = write("capitals.py", found.replace(" 200", " 8"))
+    small = ["--set=stages.capitals.steps=2", "--set=sampling.rollouts=2", "--set=train.validate_every=0"]
+    done(call("train", "--task", path, "--name", "toy", "--set=task.letters=3", *small, "--plain"))
+    run = tmp_path / "runs" / "toy"
+    steps = read_jsonl(run / "metrics.jsonl")
+    assert all("rewards/upper/mean" in step for step in steps)
+    assert all("length/within_tol" not in step for step in steps)
+    assert set(read_summary(run / "eval" / "capitals-test").metrics) == {"upper", "passed", "errors/lower case"}
+    done(call("eval", run, "--plugin", path, "--split", "validation", "--plain"))
+    refused = call("train", "--task", path, "--set=task.target_tokens=3", "--dry-run")
+    assert_refused(refused, "unknown key 'task.target_tokens' of task capitals")
 
 
 def test_a_run_with_a_plugin(call: Call, tmp_path: Path) -> None:

@@ -3,11 +3,9 @@
 import json
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,13 +13,14 @@ from unittest.mock import Mock
 import pytest
 from huggingface_hub import close_session, constants
 from huggingface_hub.utils import _http
+from support.answers import answering
 from support.calls import Call, done
 from support.hub import HubServer
 from support.hub_uploads import Uploads
 from support.models import write
 from support.processes import python
 from support.refusals import assert_refused
-from support.training import arguments, make_data
+from support.training import arguments
 
 import smolsum.cli.push
 from smolsum.errors import SmolsumError, UnreachableError
@@ -202,21 +201,9 @@ def test_a_hub_that_fails_leaves_the_repository_as_it_was(
 
 def test_a_page_in_place_of_an_answer(push: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a proxy says in HTML is no fault of the card."""
-
-    class Page(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"<html>Please log in</html>")
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    with answering(200, b"<html>Please log in</html>") as url:
+        monkeypatch.setattr(constants, "ENDPOINT", url)
         assert_refused(push(), "not JSON", error=UnreachableError)
-        server.shutdown()
 
 
 def test_a_hub_that_is_away(push: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,10 +234,10 @@ def test_a_card_of_the_owners(hub: HubServer, folder: Path, push: Call) -> None:
 
 
 @pytest.mark.slow
-def test_adapters_for_a_base_from_the_hub(hub: HubServer, apart: Call, tmp_path: Path) -> None:
+def test_adapters_for_a_base_from_the_hub(hub: HubServer, apart: Call, data: Path, tmp_path: Path) -> None:
     """mlx-lm's own loader puts the exported adapters on the base by its id; the card says so."""
     hub.repositories["models/ann/base"] = write(tmp_path / "base", "qwen2")
-    data, runs = make_data(tmp_path / "posts"), tmp_path / "runs"
+    runs = tmp_path / "runs"
     short = {
         "stages__length__steps": 1, "stages__quality__steps": 1, "sampling__max_new_tokens": 8,
         "data__max_input_tokens": 4000, "model__path": "ann/base", "model__adapter": "lora",
@@ -270,9 +257,9 @@ def test_adapters_for_a_base_from_the_hub(hub: HubServer, apart: Call, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_pushed_run_is_a_model_for_everybody(apart: Call, there: Path, tmp_path: Path) -> None:
+def test_a_pushed_run_is_a_model_for_everybody(apart: Call, there: Path, data: Path, tmp_path: Path) -> None:
     """Pushed from the run, loaded by its hub id, it scores as the run's own evaluation."""
-    data, runs = make_data(tmp_path / "posts"), tmp_path / "runs"
+    runs = tmp_path / "runs"
     short = {"stages__length__steps": 2, "stages__quality__steps": 1, "sampling__max_new_tokens": 24}
     done(apart(*arguments(data, runs, "whole", **short), "--quiet"))
     environment = {"SMOLSUM_RUNS_DIR": str(runs)}

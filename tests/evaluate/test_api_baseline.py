@@ -11,7 +11,6 @@ from support.data_files import lines
 from support.judge_server import JudgeServer, Reply, answer, failure, score_of, serving
 from support.reading_server import DOCUMENT, QUESTIONS, brain
 from support.refusals import assert_refused
-from support.training import make_data
 
 from smolsum.config.sections import DataConfig
 from smolsum.errors import SmolsumError
@@ -48,10 +47,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
         yield served
 
 
-def test_models_behind_an_endpoint(server: JudgeServer, tmp_path: Path, call: Call) -> None:
+def test_models_behind_an_endpoint(server: JudgeServer, data: Path, call: Call) -> None:
     """Each has the scores that its summaries earn, by hand; what failed is asked again by the same command, and nothing
     else is; the report has them side by side with intervals."""
-    data = make_data(tmp_path / "posts")
     command = [*COMMAND, "--api=judge-a", "--api=judge-b", f"--set=data.path={data}", "--set=task.max_words=20"]
     examples = load_split(DataConfig(path=str(data)), "test").examples
     server.mischief = lambda p, n: failure(500, "oops") if p == examples[1].source and n == 0 else head(p, n)
@@ -85,9 +83,8 @@ def test_models_behind_an_endpoint(server: JudgeServer, tmp_path: Path, call: Ca
     assert len(server.asked) == 8 + 2
 
 
-def test_a_reader_that_fails_for_all(server: JudgeServer, tmp_path: Path, call: Call) -> None:
+def test_a_reader_that_fails_for_all(server: JudgeServer, data: Path, call: Call) -> None:
     """Nothing was read: that is said, with the command that asks again and no sentence without an end."""
-    data = make_data(tmp_path / "posts")
     command = [*COMMAND, "--api=judge-b", f"--set=data.path={data}", "--set=task.reader=judge-a"]
     command.append("--set=task.attempts=1")
     again = f"smolsum {' '.join(command)}"
@@ -172,12 +169,11 @@ def test_a_role_without_a_key_of_its_own_gets_none(call: Call, monkeypatch: pyte
         assert_refused(call(*ROLES), "--set task.grader=MODEL", "unset SMOLSUM_GRADER_URL")
 
 
-def test_two_judges_of_one_name_at_two_servers(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_judges_of_one_name_at_two_servers(data: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are two judges, asked with their own keys while a third server is the policy; at one server they are the
     same."""
-    data = make_data(tmp_path / "posts", test=2)
     command = ["baseline", "--api=judge-a", "--prompt=50-words", "--rounds=1", "--judge=judge-b"]
-    command.append(f"--set=data.path={data}")
+    command += [f"--set=data.path={data}", "--set=data.test_rows=2"]
     with serving(key="p", mischief=head) as policy, serving(key="j1") as first, serving(key="j2") as second:
         name_endpoints(monkeypatch, POLICY=policy, JUDGE=first)
         assert_refused(call(*command, "--second-judge=judge-b"), "judge-b", "second judge")

@@ -41,18 +41,10 @@ class _Cost:
 
 
 def judge(
-    server: JudgeServer,
-    folder: Path,
-    items: list[Item] = ITEMS,
-    *,
-    model: str = "judge-a",
-    rounds: int = 2,
-    retry: RetryPolicy = QUICK,
-    concurrency: int = 4,
-    fresh: bool = False,
-    approve: Callable[[Estimate], None] = lambda estimate: None,
-    key: str | None = None,
-) -> tuple[Judged, SmolsumError | None]:
+    server: JudgeServer, folder: Path, items: list[Item] = ITEMS, *, model: str = "judge-a", rounds: int = 2,
+    retry: RetryPolicy = QUICK, concurrency: int = 4, fresh: bool = False,
+    approve: Callable[[Estimate], None] = lambda estimate: None, key: str | None = None,
+) -> tuple[Judged, SmolsumError | None]:  # fmt: skip
     endpoint = Endpoint(server.url, model, server.key if key is None else key)
     options = JudgeOptions(endpoint, None, rounds, concurrency, retry, _Cost(approve), fresh)
     return ask_judge(JudgeJob(folder, items, CRITERIA, "again"), endpoint, options)

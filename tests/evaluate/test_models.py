@@ -10,18 +10,12 @@ import pytest
 from support.calls import Call, done
 from support.judge_server import Reply, answer, serving
 from support.refusals import assert_refused
-from support.training import make_data
 
 from smolsum.errors import UnreachableError
 from smolsum.runs.record_io import read_summary
 from smolsum.tasks.doc_qa.reader_model import clients_of
 
 Evaluate = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "posts")
 
 
 def brain(prompt: str, before: int) -> Reply:

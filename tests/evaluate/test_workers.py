@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.serving import process
-from support.training import PATIENCE_S, SIZES, arguments, make_data, start
+from support.training import PATIENCE_S, SIZES, start, trained
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
@@ -19,22 +19,21 @@ LORA = {"lora__rank": 4, "lora__keys": "self_attn.q_proj"}
     "settings", [pytest.param({}, id="whole"), pytest.param(LORA, id="adapter", marks=pytest.mark.slow)]
 )
 def test_workers_give_what_this_machine_gives(
-    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers that hold the untrained model are given the trained weights; every completion is that of the run's
     own evaluation on this machine, and says which worker sampled it."""
     monkeypatch.delenv("SMOLSUM_WORKERS", raising=False)
-    data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
     steps = {"stages__length__steps": 2, "stages__quality__steps": 1, "stages__length__learning_rate": 3e-3}
-    assert main(arguments(data, runs, "mine", **steps, **settings)) == 0
-    ours = {row["id"]: row for row in read_jsonl(runs / "mine" / "eval" / "quality-test" / "scores.jsonl")}
-    evaluated = ["eval", str(runs / "mine"), "--name", "far", "--set", "train.eval_batch=4"]
+    run = trained(data, tmp_path, "mine", **steps, **settings)
+    ours = {row["id"]: row for row in read_jsonl(run / "eval" / "quality-test" / "scores.jsonl")}
+    evaluated = ["eval", str(run), "--name", "far", "--set", "train.eval_batch=4"]
     with (
         process("--model", "tiny", log=tmp_path / "a") as (_, a),
         process("--model", "tiny", log=tmp_path / "b") as (_, b),
     ):
         assert main([*evaluated, "--worker", str(a.base_url), "--worker", str(b.base_url)]) == 0
-    far = runs / "mine" / "eval" / "far"
+    far = run / "eval" / "far"
     rows = read_jsonl(far / "generations.jsonl")
     assert {row["id"]: row["text"] for row in rows} == {name: row["text"] for name, row in ours.items()}
     assert len(rows) == SIZES["test"]

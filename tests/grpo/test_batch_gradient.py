@@ -33,14 +33,9 @@ LIMIT = 9
 
 
 def assert_as_at_once(
-    model: nn.Module,
-    groups: Sequence[RolloutGroup],
-    config: GrpoConfig,
-    stage: StageConfig,
-    *,
-    reference: nn.Module | None = None,
-    chunking: Chunking = WHOLE,
-) -> dict[str, float]:
+    model: nn.Module, groups: Sequence[RolloutGroup], config: GrpoConfig, stage: StageConfig, *,
+    reference: nn.Module | None = None, chunking: Chunking = WHOLE,
+) -> dict[str, float]:  # fmt: skip
     """Gradient, value and metrics of the step are those of the loss of all sequences in one call, each group's prompt
     repeated. Returns the metrics."""
     rollouts = [rollout for g in groups for rollout in g.rollouts]

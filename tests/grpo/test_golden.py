@@ -42,16 +42,9 @@ def ours(case: dict[str, Any], logp: mx.array) -> tuple[mx.array, dict[str, mx.a
     if case["kind"] == "cispo":
         settings["eps_max"] = case["eps_high"]  # TRL has one name for both
     return policy_loss(
-        logp,
-        OLD,
-        ADVANTAGES,
-        MASK,
-        **settings,
-        off_policy_delta=case["off_policy_delta"] or 0.0,
-        ref_logp_GT=REF,
-        sampler_logp_GT=SAMPLER,
-        totals=TOTALS,
-    )
+        logp, OLD, ADVANTAGES, MASK, **settings, off_policy_delta=case["off_policy_delta"] or 0.0, ref_logp_GT=REF,
+        sampler_logp_GT=SAMPLER, totals=TOTALS,
+    )  # fmt: skip
 
 
 def test_the_arrays_are_worth_comparing() -> None:

@@ -45,19 +45,15 @@ def test_learning_rates_by_hand(schedule: str, warmup: int, expected: list[float
 @pytest.mark.parametrize(
     ("parameters", "lora", "rate", "why"),
     [
-        (400_000, None, 3e-4, "400 k"),
-        (2_000_000, None, 3e-4, "2 M"),
-        (20_000_000, None, 5e-5, "20 M"),
-        (135_000_000, None, 7e-6, "135 M"),
-        (494_000_000, None, 2e-6, "494 M"),
-        (7_000_000_000, None, 1e-6, ""),
+        (400_000, None, 3e-4, "400 k"), (2_000_000, None, 3e-4, "2 M"), (20_000_000, None, 5e-5, "20 M"),
+        (135_000_000, None, 7e-6, "135 M"), (494_000_000, None, 2e-6, "494 M"), (7_000_000_000, None, 1e-6, ""),
         (1_000_000, LoraConfig(rank=8, scale=4.0), 1e-3, "rank 8, scale 4"),
         (1_000_000, LoraConfig(rank=8, scale=20.0), 2e-4, "rank 8, scale 20"),
         (494_000_000, LoraConfig(rank=16, scale=2.0), 2e-5, "rank 16, scale 2"),
         (494_000_000, LoraConfig(rank=8, scale=4.0), 2e-5, "494 M"),
         (494_000_000, LoraConfig(rank=8, scale=20.0), 4e-6, "494 M"),
     ],
-)
+)  # fmt: skip
 def test_default_rate(parameters: int, lora: LoraConfig | None, rate: float, why: str) -> None:
     """It falls with the size, meets the study's rate at its model's size, and has a floor and a ceiling. Of adapters it
     is ten times that of all weights for the usual factor 32 / rank, whatever the rank; less for a larger factor, and

@@ -39,22 +39,15 @@ def test_grpo_by_hand() -> None:
     assert loss.item() == pytest.approx(0.25, rel=1e-6)
     assert values(metrics) == pytest.approx(
         {
-            "clip_ratio/low_mean": 1 / 3,
-            "clip_ratio/low_min": 0.0,
-            "clip_ratio/high_mean": 1 / 3,
-            "clip_ratio/high_max": 0.5,
-            "clip_ratio/region_mean": 2 / 3,
-            "sampling/importance_sampling_ratio/min": 0.5,
-            "sampling/importance_sampling_ratio/mean": 1.0,
-            "sampling/importance_sampling_ratio/max": 1.5,
-            "sampling/sampling_logp_difference/mean": math.log(3) / 3,
-            "sampling/sampling_logp_difference/max": LN2,
-            "sampling/ess": 3.0**2 / (3 * 3.5),
-            "sampling/mismatch_k3": (ratios - np.log(ratios) - 1).mean(),
+            "clip_ratio/low_mean": 1 / 3, "clip_ratio/low_min": 0.0, "clip_ratio/high_mean": 1 / 3,
+            "clip_ratio/high_max": 0.5, "clip_ratio/region_mean": 2 / 3, "sampling/importance_sampling_ratio/min": 0.5,
+            "sampling/importance_sampling_ratio/mean": 1.0, "sampling/importance_sampling_ratio/max": 1.5,
+            "sampling/sampling_logp_difference/mean": math.log(3) / 3, "sampling/sampling_logp_difference/max": LN2,
+            "sampling/ess": 3.0**2 / (3 * 3.5), "sampling/mismatch_k3": (ratios - np.log(ratios) - 1).mean(),
             "entropy": 3.0,
         },
         rel=1e-5,
-    )
+    )  # fmt: skip
 
 
 def test_study_by_hand() -> None:
@@ -63,14 +56,9 @@ def test_study_by_hand() -> None:
     kl = math.sqrt(2) - LN2 / 2 - 1
     assert loss.item() == pytest.approx(0.2 + 0.1 * kl / 2, rel=1e-6)
     expected = {
-        "clip_ratio/low_mean": 0.5,
-        "clip_ratio/low_min": 0.0,
-        "clip_ratio/high_mean": 0.5,
-        "clip_ratio/high_max": 1.0,
-        "clip_ratio/region_mean": 1.0,
-        "sampling/importance_sampling_ratio/mean": 1.0,
-        "kl": kl / 2,
-    }
+        "clip_ratio/low_mean": 0.5, "clip_ratio/low_min": 0.0, "clip_ratio/high_mean": 0.5, "clip_ratio/high_max": 1.0,
+        "clip_ratio/region_mean": 1.0, "sampling/importance_sampling_ratio/mean": 1.0, "kl": kl / 2,
+    }  # fmt: skip
     assert {name: values(metrics)[name] for name in expected} == pytest.approx(expected, rel=1e-6)
 
 
@@ -128,16 +116,9 @@ def loss_of(arrays: dict[str, np.ndarray], **settings: Any) -> mx.array:
 
 
 def written_out(
-    arrays: dict[str, np.ndarray],
-    kind: str,
-    eps_low: float,
-    eps_high: float,
-    beta: float,
-    *,
-    kl: str = "k3",
-    kl_unbiased: bool = False,
-    held: dict[str, np.ndarray] | None = None,
-) -> float:
+    arrays: dict[str, np.ndarray], kind: str, eps_low: float, eps_high: float, beta: float, *, kl: str = "k3",
+    kl_unbiased: bool = False, held: dict[str, np.ndarray] | None = None,
+) -> float:  # fmt: skip
     """The loss sequence by sequence, in float64; `held` has the log-probs of what is taken as constant."""
     objectives, lengths = [], []
     held_logp = (held or arrays)["logp_GT"]

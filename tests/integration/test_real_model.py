@@ -41,19 +41,8 @@ def test_one_step(smollm2: Path, tmp_path: Path, call: Call) -> None:
     sizes = {"train.prompts_per_step": 1, "sampling.rollouts": 4, "sampling.max_new_tokens": 24}
     sizes |= {"stages.included.steps": 1, "sampling.temperature": 0.7, "task.target_tokens": 16, "data.path": tmp_path}
     options = [f"--set={name}={value}" for name, value in sizes.items()]
-    done(
-        call(
-            "train",
-            "--model",
-            smollm2,
-            "--strategy=included",
-            "--reward=rouge",
-            *options,
-            "--runs-dir",
-            tmp_path,
-            "--name=run",
-        )
-    )
+    chosen = ("--model", smollm2, "--strategy=included", "--reward=rouge", "--runs-dir", tmp_path, "--name=run")
+    done(call("train", *chosen, *options))
     (step,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
     assert step["sampling/sampling_logp_difference/max"] < 1e-3
     assert step["grad_norm"] > 0

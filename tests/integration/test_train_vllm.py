@@ -33,17 +33,11 @@ pytestmark = [
 ]
 STEPS, ROLLOUTS, PROMPTS = 30, 4, 2
 SETTINGS = {
-    "sampling.rollouts": ROLLOUTS,
-    "sampling.max_new_tokens": 96,
-    "train.prompts_per_step": PROMPTS,
-    "train.validate_every": 0,
-    "train.checkpoint_every": 1,
-    "train.keep_checkpoints": STEPS,
-    "stages.included.steps": STEPS,
-    "workers.max_staleness": 0,
-    "workers.timeout_s": 120,
+    "sampling.rollouts": ROLLOUTS, "sampling.max_new_tokens": 96, "train.prompts_per_step": PROMPTS,
+    "train.validate_every": 0, "train.checkpoint_every": 1, "train.keep_checkpoints": STEPS,
+    "stages.included.steps": STEPS, "workers.max_staleness": 0, "workers.timeout_s": 120,
     "optimizer.learning_rate": 1e-4,
-}
+}  # fmt: skip
 
 
 class Worker:

@@ -1,5 +1,4 @@
-"""Sampling: each rollout its own stream, its true log-probs, and an honest end; alone, in a batch that others join and
-leave, and as records."""
+"""Sampling: each rollout its own stream, its true log-probs, and an honest end; alone and as records."""
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from smolsum.config.sections import SamplingConfig
 from smolsum.policy import fast_math
 from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.policy.sampling import ActiveSequence, Completion, DecodeBatch, generate, rollout_seed
+from smolsum.policy.sampling import Completion, generate, rollout_seed
 from smolsum.rollout.source import decode, sample_groups
 from smolsum.types import Prompt, Rollout, SamplingProgress
 
@@ -144,47 +143,6 @@ def test_seeds_are_their_place_s_own() -> None:
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert max(seeds) > 2**62
     assert rollout_seed(42, 0, 0, "a", 0) == 5253903011854145258
-
-
-# Continuous batching
-
-
-def finish(batch: DecodeBatch, steps: int = 99) -> None:
-    for _ in range(steps):
-        if batch.rows:
-            batch.step()
-
-
-@pytest.mark.parametrize("family", ["qwen2", "lfm2", "gemma3_text"])
-def test_joining_later_changes_nothing(family: str) -> None:
-    """Rollouts that join a running batch, longer and shorter ones, at other temperatures, get the tokens that they get
-    alone, and so do those that were there."""
-    model = build(family)
-    asked = [((5, 9, 33), 1, 1.0, 14), ((7,), 2, 0.0, 9), ((11, 12, 13, 14, 15, 16), 3, 0.7, 20), ((3, 4), 4, 1.0, 1)]
-    alone, late = ([ActiveSequence(*arguments) for arguments in asked] for _ in range(2))
-    for sequence in alone:
-        batch = DecodeBatch(model, frozenset({EOS}))
-        batch.add([sequence])
-        finish(batch)
-    batch = DecodeBatch(model, frozenset({EOS}))
-    for sequence in late:
-        assert batch.can_join()
-        batch.add([sequence])
-        finish(batch, 3)
-    finish(batch)
-    for one, other in zip(alone, late, strict=True):
-        assert one.ids == other.ids
-        assert other.logprobs == pytest.approx(one.logprobs, abs=1e-4)
-
-
-def test_the_abandoned_leave() -> None:
-    """A rollout that is no longer needed is no longer sampled."""
-    batch, sequences = DecodeBatch(build("qwen2"), frozenset()), [ActiveSequence((5,), n, 1.0, 10) for n in range(2)]
-    batch.add(sequences)
-    batch.step()
-    sequences[0].abandoned = True
-    finish(batch)
-    assert [len(sequence.ids) for sequence in sequences] == [1, 10]
 
 
 # Rollouts as records

@@ -37,8 +37,8 @@ _INDEX = "".join(f"{word} n 1 0 1 0 {len(_HEADER):08d}\n" for word in ("auto", "
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
-    """A WordNet database as a system package lays it out, in which "auto" and "car" are synonyms."""
+def database(tmp_path: Path, no_wordnet: None) -> Path:
+    """A WordNet database as a system package lays it out, in which "auto" and "car" are synonyms, the only one."""
     directory = tmp_path / "dict"
     directory.mkdir(mode=0o755)
     files = {name: "" if name.endswith(".exc") else _HEADER for name in meteor.DATABASE_FILES}

@@ -390,13 +390,10 @@ def test_a_function_for_messages_needs_chats(get: Callable[[Any], str], group: G
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"range": 3}, "range=3"),
-        ({"name": None}, "name=None"),
-        ({"chats": "yes"}, "chats='yes'"),
-        ({"better": "more"}, "higher or lower"),
-        ({"function": "brevity"}, "'brevity'"),
+        ({"range": 3}, "range=3"), ({"name": None}, "name=None"), ({"chats": "yes"}, "chats='yes'"),
+        ({"better": "more"}, "higher or lower"), ({"function": "brevity"}, "'brevity'"),
     ],
-)
+)  # fmt: skip
 def test_options_of_another_type(options: dict[str, Any], named: str) -> None:
     """Refused where the function is marked, with what helps."""
     with refuses(named):

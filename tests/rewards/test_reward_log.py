@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.refusals import refuses
-from support.training import make_data, trained
+from support.training import trained
 
 from smolsum.config.sections import Config
 from smolsum.errors import PluginError
@@ -29,13 +29,13 @@ def early(completions, trainer_state, log_extra, log_metric):
 """
 
 
-def test_a_run_keeps_what_a_reward_logs(tmp_path: Path) -> None:
+def test_a_run_keeps_what_a_reward_logs(data: Path, tmp_path: Path) -> None:
     """Columns stand beside the completions, refilled ones too, and numbers in the metrics, without replacing ours. The
     state counts the updates done, over the stages; validations score as at the end."""
     (tmp_path / "rewards.py").write_text(PLUGIN)
     steps = {"stages__length__steps": 2, "stages__quality__steps": 2, "train__refill_rounds": 1}
     own = ["--plugin", str(tmp_path / "rewards.py:early"), "--reward", "early"]
-    run = RunPaths(trained(make_data(tmp_path / "data"), tmp_path, "mine", *own, **steps))
+    run = RunPaths(trained(data, tmp_path, "mine", *own, **steps))
     rows = read_jsonl(run.metrics)
     assert [row.get("rewards/early/mean") for row in rows[2:]] == [0.5, 0.75]
     assert rows[-1]["validation/reward"] == 1.0

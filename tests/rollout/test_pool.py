@@ -1,6 +1,6 @@
 """Workers that fail, return and catch up: no rollout is lost, and none is paired with the wrong prompt or policy."""
 
-import time
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from support.refusals import refuses
 from support.scripted_worker import EOS, FACTS, FAULTS, ScriptedWorker, completion
-from support.training import PATIENCE_S
+from support.training import PATIENCE_S, wait_until
 
 from smolsum.errors import UnreachableError
 from smolsum.rollout import pool as pool_module
 from smolsum.rollout.pool import Pool, RolloutBatch, share
 from smolsum.rollout.protocol import NEUTRAL_SAMPLING, Health, SampleRequest, SamplingTerms
 from smolsum.rollout.worker_client import ExpectedModel, PoolWorker, WorkerClient, WorkerError, check, check_probe
+from smolsum.rollout.workers_here import reserved_here
 from smolsum.weights.delta import checksum
 from smolsum.weights.publish import Publisher, WeightsVersion
 
@@ -90,7 +91,7 @@ def ready(*workers: ScriptedWorker, first: int = 0, **settings: float) -> Iterat
     """A pool whose workers all serve its first version."""
     with pool_of(*workers, **settings) as pool:  # type: ignore[arg-type]
         pool.publish(version(first)).result(timeout=PATIENCE_S)
-        until(all_up(pool))
+        wait_until(all_up(pool))
         yield pool
 
 
@@ -98,13 +99,6 @@ def sampled_by(pool: Pool, count: int, mark: str = "a", *, least_version: int = 
     """The workers that sampled so many rollouts, once all are there and each is its prompt's."""
     asked = wanted(count, mark)
     return set(checked(pool.submit(asked, TERMS, least_version=least_version), asked).values())
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true"
-        time.sleep(0.01)
 
 
 def all_up(pool: Pool) -> Callable[[], bool]:
@@ -148,7 +142,7 @@ def test_speed_is_measured(workers: Make, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(pool_module, "time", clock)
         for mark, each_s[0], speed in (("a", 0.5, 6.0), ("b", 0.25, 9.0)):
             sampled_by(pool, 4, mark)
-            until(lambda speed=speed: pool.workers[0].tok_s == pytest.approx(speed))  # type: ignore[misc]
+            wait_until(lambda speed=speed: pool.workers[0].tok_s == pytest.approx(speed))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -163,7 +157,7 @@ def test_work_of_a_failing_worker_goes_to_the_other(fault: str, workers: Make) -
             pass
         assert down.hint
         bad.fault = None
-        until(takes_part(pool, 0))
+        wait_until(takes_part(pool, 0))
 
 
 def test_worker_that_dies_is_replaced_and_taken_back(workers: Make) -> None:
@@ -173,12 +167,12 @@ def test_worker_that_dies_is_replaced_and_taken_back(workers: Make) -> None:
     with ready(doomed, other) as pool:
         asked = wanted(16)
         batch = pool.submit(asked, TERMS, least_version=0)
-        until(lambda: doomed.sampled == 2)
+        wait_until(lambda: doomed.sampled == 2)
         back = doomed.restart()
         try:
             checked(batch, asked)
             pool.publish(version(1)).result(timeout=PATIENCE_S)
-            until(takes_part(pool, 0, least_version=1))
+            wait_until(takes_part(pool, 0, least_version=1))
             assert back.bodies[0][0] == "anchor"
             assert back.weights == checksum(version(1).arrays)
             assert "worker_down" in kinds(pool)
@@ -192,7 +186,7 @@ def test_versions_are_sent_as_patches_and_regularly_as_anchors(workers: Make) ->
     with pool_of(worker, anchor_every=4) as pool:
         for number in range(6):
             pool.publish(version(number)).result(timeout=PATIENCE_S)
-            until(lambda number=number: pool.workers[0].version == number)  # type: ignore[misc]
+            wait_until(lambda number=number: pool.workers[0].version == number)  # type: ignore[misc]
             assert worker.weights == checksum(version(number).arrays)
             assert worker.arrays["w"].tobytes() == version(number).arrays["w"].tobytes()
         assert [kind for kind, _ in worker.bodies] == ["anchor", "patch", "patch", "anchor", "patch", "patch"]
@@ -217,10 +211,10 @@ def test_unproven_sync_takes_the_worker_out(fault: str, workers: Make) -> None:
     with ready(bad, good) as pool:
         bad.fault = fault
         pool.publish(version(1)).result(timeout=PATIENCE_S)
-        until(lambda: pool.workers[0].state == "down")
+        wait_until(lambda: pool.workers[0].state == "down")
         assert sampled_by(pool, 8, least_version=1) == {pool.workers[1].name}
         bad.fault = None
-        until(all_up(pool))
+        wait_until(all_up(pool))
 
 
 def test_worker_that_returns_with_another_model_is_left_out(workers: Make) -> None:
@@ -230,7 +224,7 @@ def test_worker_that_returns_with_another_model_is_left_out(workers: Make) -> No
         worker.health_changes = {"tokenizer": "xyz"}
         worker.fault = "hangs"
         sampled_by(pool, 6)
-        until(lambda: "tokenizer" in str(pool.workers[0].trouble))
+        wait_until(lambda: "tokenizer" in str(pool.workers[0].trouble))
         assert worker.url in str(pool.workers[0].trouble)
 
 
@@ -242,7 +236,7 @@ def test_nonsense_in_health_ends_no_run(change: dict[str, object], workers: Make
     worker.health_changes = change
     with pool_of(worker, other) as pool:
         pool.publish(version(0)).result(timeout=PATIENCE_S)
-        until(lambda: pool.workers[0].trouble is not None and pool.workers[1].state == "up")
+        wait_until(lambda: pool.workers[0].trouble is not None and pool.workers[1].state == "up")
         assert sampled_by(pool, 6) == {pool.workers[1].name}
         assert pool.failure is None
         assert f"`$.{next(iter(change))}`" in str(pool.workers[0].trouble)
@@ -263,9 +257,9 @@ def test_waiting_time_runs_while_all_workers_hang(workers: Make) -> None:
         first.fault = second.fault = "hangs"
         first.hangs = True
         pool.submit(wanted(4), TERMS, least_version=0)
-        until(lambda: pool.workers[0].state != "up")
+        wait_until(lambda: pool.workers[0].state != "up")
         second.hangs = True
-        until(lambda: pool.waited_s() > 0.75)
+        wait_until(lambda: pool.waited_s() > 0.75)
         assert "workers_lost" in kinds(pool)
 
 
@@ -277,7 +271,7 @@ def test_two_runs_at_one_worker_get_their_own_rollouts(workers: Make) -> None:
     with pool_of(worker) as a, pool_of(worker) as b:
         for pool, weights in ((a, mine), (b, other)):
             pool.publish(weights).result(timeout=PATIENCE_S)
-            until(all_up(pool))
+            wait_until(all_up(pool))
         for n in range(4):
             for pool, weights in ((a, mine), (b, other)):
                 worker.weights_asked.clear()
@@ -291,7 +285,7 @@ def test_pool_without_workers_waits_and_reports_it(workers: Make) -> None:
         worker.close()
         asked = wanted(4)
         batch = pool.submit(asked, TERMS, least_version=0)
-        until(lambda: pool.waited_s() > 0.2)
+        wait_until(lambda: pool.waited_s() > 0.2)
         assert "workers_lost" in kinds(pool)
         back = ScriptedWorker(port=worker.port)
         try:
@@ -316,7 +310,7 @@ def test_unreachable_worker_is_named(workers: Make) -> None:
     worker.close()
     with pool_of(worker) as pool:
         pool.publish(version(0)).result(timeout=PATIENCE_S)
-        until(lambda: pool.workers[0].trouble is not None)
+        wait_until(lambda: pool.workers[0].trouble is not None)
         trouble = pool.workers[0].trouble
         assert isinstance(trouble, UnreachableError)
         assert worker.url in trouble.message
@@ -379,15 +373,37 @@ def test_a_difference_of_the_policy_is_named_with_both_values(change: dict[str, 
 @pytest.mark.parametrize(
     ("off", "dtype", "passes"),
     [
-        (9e-4, "float32", True),
-        (2e-3, "float32", False),
-        (0.04, "bfloat16", True),
-        (0.06, "bfloat16", False),
+        (9e-4, "float32", True), (2e-3, "float32", False), (0.04, "bfloat16", True), (0.06, "bfloat16", False),
         (float("nan"), "bfloat16", False),
     ],
-)
+)  # fmt: skip
 def test_logprobs_prove_the_weights(off: float, dtype: str, passes: bool) -> None:
     """Up to the tolerance of the type."""
     wrong = pytest.raises(WorkerError, match="does not sample from the trainer's weights")
     with nullcontext() if passes else wrong:
         check_probe("http://w", [[-1.0 + off, -2.0 + off], [-3.0 + off]], [[-1.0, -2.0], [-3.0]], dtype)
+
+
+def test_memory_of_workers_on_this_machine_is_added_up(workers: Make) -> None:
+    """By any address of this machine; one that is away, or does not answer as a worker, takes nothing."""
+    first, second = workers(), workers()
+    first.health_changes = {"reserved_bytes": 3_000}
+    urls = f"{first.url},{second.url.replace('127.0.0.1', 'localhost')}/"
+    for of_second, whole in (
+        ({"reserved_bytes": 500}, 3_500),
+        ({"reserved_bytes": None}, 3_000),
+        ({"version": "x"}, 3_000),
+    ):
+        second.health_changes = of_second
+        assert reserved_here(urls) == whole
+    first.close()
+    assert reserved_here(f"{first.url},http://host.invalid:8100,http://192.0.2.1:8100") == 0
+    assert reserved_here("") == 0
+
+
+def test_a_worker_elsewhere_is_not_asked_for_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("smolsum.rollout.workers_here._reserved", lambda url: asked.append(url) or 1)
+    own = socket.gethostbyname(socket.gethostname())
+    assert reserved_here(f"http://192.0.2.1:8100,http://{own}:8100") == 1
+    assert asked == [f"http://{own}:8100"]

@@ -6,12 +6,11 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from support.refusals import refuses
-from support.training import PATIENCE_S, arguments, events, learned, make_data, start, state, wait_until
+from support.training import PATIENCE_S, after_step, arguments, events, learned, start, state, wait_until
 
 from smolsum.cli.main import main
 from smolsum.errors import SmolsumError
@@ -61,28 +60,24 @@ def test_pulse(tmp_path: Path) -> None:
         assert paths.status.read_bytes() == before
 
 
-def test_pause_resume_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pause_resume_stop(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A run pauses after a step, saved; it resumes; it stops as after Ctrl-C, and resumed it ends with the numbers of a
     run that was never disturbed."""
-    data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
+    runs = tmp_path / "runs"
     settings = {"stages__length__steps": 3, "stages__quality__steps": 3}
     assert main(arguments(data, runs, "calm", **settings)) == 0
     apart = tmp_path / "apart"  # next to the other it would take over its length stage
     paths = RunPaths(apart / "asked")
-    write, rests = RunWriter.metrics, Mock(side_effect=lambda _: withdraw(paths, "pause"))
-
-    def asked(writer: RunWriter, row: Any) -> None:
-        write(writer, row)
-        if row["step"] in (1, 5):
-            make_request(paths, "pause" if row["step"] == 1 else "stop")
+    rests, asks = Mock(side_effect=lambda _: withdraw(paths, "pause")), {1: "pause", 5: "stop"}
 
     def rest(_: float) -> None:
         assert state(paths) == "paused"
         assert paths.checkpoint(1).is_dir()
         rests(_)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(RunWriter, "metrics", asked)
+    with monkeypatch.context() as patched, after_step(lambda n: n in asks and make_request(paths, asks[n])):
         patched.setattr(control, "time", Mock(wraps=time, sleep=rest))
         assert main(arguments(data, apart, "asked", **settings)) == 130
     assert rests.call_count == 1
@@ -95,9 +90,8 @@ def test_pause_resume_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.mark.parametrize("way", ["file", "signal"])
-def test_stop_while_paused(tmp_path: Path, way: str) -> None:
+def test_stop_while_paused(data: Path, tmp_path: Path, way: str) -> None:
     """Whichever way the user asks, a resting run leaves as after a step: saved, with the code of an interruption."""
-    data = make_data(tmp_path / "data")
     process = start(arguments(data, tmp_path / "runs", "asked", stages__length__steps=400))
     paths = RunPaths(tmp_path / "runs" / "asked")
     wait_until(lambda: paths.metrics.exists() and paths.metrics.stat().st_size > 0)

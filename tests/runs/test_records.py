@@ -27,14 +27,9 @@ SUMMARY: dict[str, Any] = {
     "metrics": {"rouge": 0.5, "meteor": None, "tokens": 3},
 }
 GENERATION = {
-    "id": "a",
-    "text": "é",
-    "token_ids": [1, 2],
-    "finish_reason": "stop",
-    "seed": 0,
-    "worker": "local",
+    "id": "a", "text": "é", "token_ids": [1, 2], "finish_reason": "stop", "seed": 0, "worker": "local",
     "policy_version": 4,
-}
+}  # fmt: skip
 
 
 def at(value: Any, path: str, put: Any) -> Any:

@@ -54,16 +54,11 @@ def test_all_samples_of_a_prompt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sort", "backwards", "expected"),
     [
-        ("sample", False, [0, 1, 2, 3]),
-        ("sample", True, [3, 2, 1, 0]),
-        ("reward", False, [0, 1, 2, 3]),
-        ("reward", True, [2, 1, 0, 3]),
-        ("meteor", False, [2, 0, 1, 3]),
-        ("tokens", False, [3, 0, 1, 2]),
-        ("error", False, [3, 2, 0, 1]),
-        ("unknown", False, [0, 1, 2, 3]),
+        ("sample", False, [0, 1, 2, 3]), ("sample", True, [3, 2, 1, 0]), ("reward", False, [0, 1, 2, 3]),
+        ("reward", True, [2, 1, 0, 3]), ("meteor", False, [2, 0, 1, 3]), ("tokens", False, [3, 0, 1, 2]),
+        ("error", False, [3, 2, 0, 1]), ("unknown", False, [0, 1, 2, 3]),
     ],
-)
+)  # fmt: skip
 def test_hits_are_sorted(tmp_path: Path, sort: str, backwards: bool, expected: list[int]) -> None:
     paths = make_run(tmp_path, steps=1)
     rows = [

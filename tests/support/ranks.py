@@ -10,14 +10,14 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from support.models import group, stage
-from support.training import wait_until
+from support.training import before_update, wait_until
 
 from smolsum.cli.main import main
 from smolsum.config.sections import GrpoConfig
@@ -94,20 +94,6 @@ def smolsum(*args: str) -> dict[str, Any]:
     with patch.object(loop, "train_stage", train_stage), redirect_stdout(out), redirect_stderr(err):
         code = main(list(args))
     return {"code": code, "out": out.getvalue(), "err": err.getvalue(), "weights": digests}
-
-
-@contextmanager
-def before_update(action: Callable[[int], None]) -> Iterator[None]:
-    """Call `action` with the number of each update, from 1, when it begins."""
-    own, calls = loop.gradients, list[None]()
-
-    def acting(*given: Any, **named: Any) -> Any:
-        calls.append(None)
-        action(len(calls))
-        return own(*given, **named)
-
-    with patch.object(loop, "gradients", acting):
-        yield
 
 
 def agreed(fitting: Sequence[int]) -> Any:

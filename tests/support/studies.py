@@ -73,17 +73,9 @@ def evaluation(folder: Path, rows: Sequence[Mapping[str, Any]], metrics: Mapping
 
 
 def run(
-    runs: Path,
-    name: str,
-    model: str,
-    stages: Mapping[str, Sequence[str]],
-    rows: Sequence[Mapping[str, Any]],
-    metrics: Mapping[str, Any],
-    *,
-    seed: int = 0,
-    state: str = "finished",
-    steps: int = 4,
-) -> Path:
+    runs: Path, name: str, model: str, stages: Mapping[str, Sequence[str]], rows: Sequence[Mapping[str, Any]],
+    metrics: Mapping[str, Any], *, seed: int = 0, state: str = "finished", steps: int = 4,
+) -> Path:  # fmt: skip
     """A run of some steps a stage, with the evaluation of its last."""
     root = runs / name
     last = steps * len(stages)

@@ -22,13 +22,10 @@ class Terminal:
         subprocess.run(["stty", "rows", "30", "cols", "100"], stdin=slave, check=True)
         # Ctrl-C must reach it as it would from a shell, even where this process ignores it
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "smolsum", *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
+            [sys.executable, "-m", "smolsum", *arguments], stdin=slave, stdout=slave, stderr=slave,
             env={**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **(environ or {})},
             preexec_fn=_own_terminal,
-        )
+        )  # fmt: skip
         os.close(slave)
         self.text = ""
 

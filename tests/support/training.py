@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import polars as pl
 from safetensors.numpy import load_file
@@ -17,6 +19,7 @@ from safetensors.numpy import load_file
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
+from smolsum.runs.run_writer import RunWriter
 
 PATIENCE_S = 900.0
 STARTED: list[subprocess.Popen[str]] = []
@@ -66,6 +69,35 @@ def start(args: list[str]) -> subprocess.Popen[str]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     STARTED.append(process)
     return process
+
+
+@contextmanager
+def before_update(action: Callable[[int], object]) -> Iterator[None]:
+    """Calls the action with the number of each update in this process, from 1, when it begins."""
+    from smolsum.training import loop
+
+    own, calls = loop.gradients, list[None]()
+
+    def acting(*given: Any, **named: Any) -> Any:
+        calls.append(None)
+        action(len(calls))
+        return own(*given, **named)
+
+    with patch.object(loop, "gradients", acting):
+        yield
+
+
+@contextmanager
+def after_step(action: Callable[[int], object]) -> Iterator[None]:
+    """Calls the action with each step whose metrics this process has written."""
+    write = RunWriter.metrics
+
+    def written(writer: RunWriter, row: dict[str, Any]) -> None:
+        write(writer, row)
+        action(row["step"])
+
+    with patch.object(RunWriter, "metrics", written):
+        yield
 
 
 KILLED = """

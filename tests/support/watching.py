@@ -93,17 +93,10 @@ def completions(step: int, total: int) -> list[dict[str, Any]]:
 def status(run: Path, state: str, step: int, total: int, **changes: Any) -> None:
     """Writes what the run says of itself; by default its process is on another machine."""
     found = {
-        "schema_version": 1,
-        "state": state,
-        "step": step,
-        "phase": "training",
-        "stage": "length" if step <= total // 2 else "quality",
-        "attempt": 1,
-        "pid": 4242,
-        "host": "mini-1",
-        "steps": total,
-        "heartbeat": stamp(30 + step * STEP_S),
-    }
+        "schema_version": 1, "state": state, "step": step, "phase": "training",
+        "stage": "length" if step <= total // 2 else "quality", "attempt": 1, "pid": 4242, "host": "mini-1",
+        "steps": total, "heartbeat": stamp(30 + step * STEP_S),
+    }  # fmt: skip
     (run / "status.json").write_bytes(to_json(found | changes, indent=2))
 
 
@@ -170,13 +163,9 @@ def evaluate(paths: RunPaths, label: str, texts: dict[str, str], *, scored: bool
 
 
 def measured(
-    paths: RunPaths,
-    label: str,
-    prompts: str = "same",
-    model: str = "a",
-    measures: Sequence[Mapping[str, str]] = MEASURES,
-    **metrics: float,
-) -> RunPaths:
+    paths: RunPaths, label: str, prompts: str = "same", model: str = "a",
+    measures: Sequence[Mapping[str, str]] = MEASURES, **metrics: float,
+) -> RunPaths:  # fmt: skip
     """The run with another result of a stage, on the same texts."""
     folder = paths.stage_evaluation(label)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,9 @@
 """The data room and the hub: the real client libraries in their own process, a real server on loopback."""
 
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,12 @@ from typing import Any
 import pytest
 from support.data_files import card, lines, table
 from support.hub import HubServer, commit
-from support.training import PATIENCE_S
+from support.hub_client import HubClient
 
 from smolsum.config.hub import hub_name
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import DataConfig
-from smolsum.errors import SmolsumError, UnreachableError, UsageError
+from smolsum.errors import SmolsumError, UnreachableError
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import load_split
 
@@ -31,60 +29,15 @@ PLAIN = [{name: row[name] for name in ("id", "prompt", "completion")} for row in
 SPLITS = ("train", "validation", "test")
 
 CLIENT = """
-import json, sys, time
-time.sleep = lambda seconds: None  # the libraries wait for half a minute between their retries
 from smolsum.config.sections import DataConfig
 from smolsum.tasks.data import load_split
 from smolsum.tasks.hub_data import commit_of
-from smolsum.errors import SmolsumError
-for line in sys.stdin:
-    request = json.loads(line)
-    try:
-        split = load_split(DataConfig(**request["data"]), request["split"])
-        answer = {"fingerprint": split.fingerprint, "count": len(split.examples), "origin": split.origin,
-                  "first": split.examples[0].source, "commit": commit_of(request["data"]["path"])}
-    except SmolsumError as error:
-        kind = type(error).__name__
-        answer = {"error": kind, "code": error.exit_code, "message": error.message, "hint": error.hint}
-    print(json.dumps(answer), flush=True)
+
+def load(path, split="train", **settings):
+    found = load_split(DataConfig(path=path, **settings), split)
+    return {"fingerprint": found.fingerprint, "count": len(found.examples), "origin": found.origin,
+            "first": found.examples[0].source, "commit": commit_of(path)}
 """
-
-
-class Client:
-    """A process that loads what it is asked for and answers in JSON; its stderr is kept in a file."""
-
-    def __init__(self, environment: dict[str, str], stderr: Path) -> None:
-        self.stderr = stderr
-        with stderr.open("w") as sink:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", CLIENT],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment,
-            )  # fmt: skip
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        assert self.process.stdin
-        assert self.process.stdout
-        print(json.dumps(request), file=self.process.stdin, flush=True)
-        answer = self.process.stdout.readline()
-        assert answer, self.stderr.read_text()
-        return dict(json.loads(answer))
-
-    def load(self, path: str, split: str = "train", **settings: Any) -> dict[str, Any]:
-        return self.ask(data={"path": path, **settings}, split=split)
-
-    def refusal(
-        self, path: str, *named: str, error: type[SmolsumError] = UsageError, **settings: Any
-    ) -> dict[str, Any]:
-        """The answer about what cannot be read: an error of this class that names each of these, with a remedy."""
-        answer = self.load(path, **settings)
-        assert (answer.get("error"), answer.get("code")) == (error.__name__, error.exit_code), answer
-        assert answer["hint"], answer
-        said = f"{answer['message']}\n{answer['hint']}"
-        assert not (missing := [name for name in named if name not in said]), f"{missing} is not named in: {said}"
-        return answer
-
-    def close(self) -> None:
-        self.process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -165,16 +118,15 @@ def make_preset_data(directory: Path) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def client(hub: HubServer, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    running = Client(hub.environment(home), tmp_path_factory.mktemp("client") / "stderr")
-    yield running
-    running.close()
+def client(hub: HubServer, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubClient]:
+    with HubClient(CLIENT, hub.environment(home), tmp_path_factory.mktemp("client") / "stderr") as running:
+        yield running
 
 
-def test_a_hub_data_set_equals_its_snapshot(client: Client, posts: Path) -> None:
+def test_a_hub_data_set_equals_its_snapshot(client: HubClient, posts: Path) -> None:
     """By hub id or from a downloaded directory, the same rows have the same fingerprint. Progress bars are for
     terminals."""
-    answer = client.load("ann/posts", "validation")
+    answer = client.load("ann/posts", split="validation")
     snapshot = load_split(DataConfig(path=str(posts)), "validation")
     assert (answer["fingerprint"], answer["count"]) == (snapshot.fingerprint, 3)
     assert "%" not in client.stderr.read_text()
@@ -182,7 +134,7 @@ def test_a_hub_data_set_equals_its_snapshot(client: Client, posts: Path) -> None
 
 
 @pytest.mark.parametrize("revision", ["v1", "main", "commit"])
-def test_a_revision_is_named_after_an_at_sign(hub: HubServer, client: Client, tmp_path: Path, revision: str) -> None:
+def test_a_revision_is_named_after_an_at_sign(hub: HubServer, client: HubClient, tmp_path: Path, revision: str) -> None:
     """A tag, a branch or a commit; what was read is known by its commit."""
     old, new = hub.revisions["datasets/ann/news"]["v1"], hub.repositories["datasets/ann/news"]
     there = new if revision == "main" else old
@@ -208,7 +160,7 @@ def test_a_revision_is_named_after_an_at_sign(hub: HubServer, client: Client, tm
         ("ann/broken", ["'ann/broken'", "cannot be read"]),
     ],
 )
-def test_what_the_hub_does_not_have_is_a_usage_error(client: Client, path: str, named: list[str]) -> None:
+def test_what_the_hub_does_not_have_is_a_usage_error(client: HubClient, path: str, named: list[str]) -> None:
     """One error with the configurations that exist, and the setting that takes one."""
     client.refusal(path, *named)
 
@@ -219,42 +171,38 @@ def test_the_cache_never_stands_in_for_another_revision(hub: HubServer, tmp_path
     newer; what was not read is an error."""
     new, old = commit(hub.repositories["datasets/ann/news"]), commit(hub.revisions["datasets/ann/news"]["v1"])
     names = [f"ann/news:3.0.0@{name}" for name in (new, "v1", old)]
-    clients = [Client(hub.environment(tmp_path / "home"), tmp_path / "stderr") for _ in range(3)]
-    first = clients[0].load(names[0])
-    with hub.down():
-        answer = clients[1].load(names[1])
-    online = [first, *(clients[0].load(name) for name in names[1:])]
-    with hub.down():
-        assert [clients[2].load(name) for name in names] == online
-    for client in clients:
-        client.close()
-    assert answer["error"] == "UnreachableError"
-    assert "'v1'" in answer["message"]
-    assert answer["hint"].endswith(f"--set data.path=ann/news:3.0.0@{new}")
+    process = partial(HubClient, CLIENT, hub.environment(tmp_path / "home"), tmp_path / "stderr")
+    with process() as client:
+        first = client.load(names[0])
+        with hub.down(), process() as cut_off:
+            cut_off.refusal(names[1], "'v1'", f"--set data.path={names[0]}", error=UnreachableError)
+        online = [first, *(client.load(name) for name in names[1:])]
+    with hub.down(), process() as client:
+        assert [client.load(name) for name in names] == online
 
 
 @pytest.mark.parametrize(
     ("path", "count"), [("csv", 3), ("lines", 3), ("patterns", 6), ("patterns:first", 3), ("patterns:default@main", 6)]
 )
-def test_a_hub_data_set_in_other_formats(client: Client, path: str, count: int) -> None:
+def test_a_hub_data_set_in_other_formats(client: HubClient, path: str, count: int) -> None:
     """Files of CSV and JSON, by their names or by the patterns of the README, in the default and another
     configuration."""
     for split in ("train", "validation", "test"):
-        answer = client.load(f"ann/{path}", split)
+        answer = client.load(f"ann/{path}", split=split)
         assert (answer["count"], answer["first"]) == (count, "Ann lost a hat.")
 
 
-def test_a_hub_data_set_of_one_file_is_split_by_the_seed(client: Client, hub: HubServer) -> None:
+def test_a_hub_data_set_of_one_file_is_split_by_the_seed(client: HubClient, hub: HubServer) -> None:
     """As the same file on this machine is, down to the fingerprint; a sample too."""
     path = hub.repositories["datasets/ann/single"] / "posts.csv"
     for split in ("train", "validation", "test"):
         own = load_split(DataConfig(path=str(path), train_rows=20), split)
-        answer = client.load("ann/single", split, train_rows=20)
+        answer = client.load("ann/single", split=split, train_rows=20)
         assert (answer["fingerprint"], answer["count"]) == (own.fingerprint, len(own.examples))
         assert answer["origin"] == own.origin.replace(str(path), "ann/single, split 'train'")
 
 
-def test_rows_on_the_hub(client: Client) -> None:
+def test_rows_on_the_hub(client: HubClient) -> None:
     """Columns of objects come as those of a file do. The slices of `datasets` make a validation split for a data set
     that has none; of an unknown split those that there are are named, and the setting."""
     assert client.load("ann/chats", validation_share=0, test_share=0)["first"] == "A post."
@@ -264,10 +212,10 @@ def test_rows_on_the_hub(client: Client) -> None:
 
 
 @pytest.mark.parametrize("preset", TASKS["tldr"].presets.profiles)
-def test_a_preset_finds_its_data(client: Client, preset: str) -> None:
+def test_a_preset_finds_its_data(client: HubClient, preset: str) -> None:
     """Name, configuration, revision and columns fit a repository that is laid out as the real one."""
     data = asdict(resolve(TASKS, flags={"task.name": "tldr"}, presets=(preset,)).config.data)
-    assert client.ask(data=data, split="test")["first"] == "A text."
+    assert client.load(split="test", **data)["first"] == "A text."
 
 
 @pytest.mark.parametrize(
@@ -279,7 +227,7 @@ def test_a_preset_finds_its_data(client: Client, preset: str) -> None:
     ],
 )
 def test_a_broken_hub_is_unreachable(
-    hub: HubServer, client: Client, monkeypatch: pytest.MonkeyPatch, trouble: dict[str, Any], named: str
+    hub: HubServer, client: HubClient, monkeypatch: pytest.MonkeyPatch, trouble: dict[str, Any], named: str
 ) -> None:
     """A server error is worth another try later."""
     for name, value in trouble.items():
@@ -287,7 +235,7 @@ def test_a_broken_hub_is_unreachable(
     client.refusal("ann/unseen", named, error=UnreachableError)
 
 
-def test_a_hub_that_refuses_connections_is_unreachable(hub: HubServer, client: Client) -> None:
+def test_a_hub_that_refuses_connections_is_unreachable(hub: HubServer, client: HubClient) -> None:
     """A download elsewhere is the way round."""
     said = len(client.stderr.read_text())
     with hub.down():
@@ -299,15 +247,14 @@ def test_a_hub_that_refuses_connections_is_unreachable(hub: HubServer, client: C
 def test_a_hub_whose_name_does_not_resolve_is_unreachable(hub: HubServer, tmp_path: Path) -> None:
     """The one error has that reason, and no line of the library comes first."""
     direct = {"HF_ENDPOINT": "http://hub.invalid", "no_proxy": "*", "NO_PROXY": "*"}
-    client = Client(hub.environment(tmp_path / "home") | direct, tmp_path / "stderr")
-    answer = client.refusal("ann/unseen", error=UnreachableError)
-    client.close()
-    assert "name" in answer["message"].split("'ann/unseen':")[1].lower()
-    assert "refused" not in answer["message"]
+    with HubClient(CLIENT, hub.environment(tmp_path / "home") | direct, tmp_path / "stderr") as client:
+        message = client.refusal("ann/unseen", error=UnreachableError)
+    assert "name" in message.split("'ann/unseen':")[1].lower()
+    assert "refused" not in message
     assert client.stderr.read_text() == ""
 
 
-def test_a_cache_that_cannot_be_written_is_told(client: Client, home: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_told(client: HubClient, home: Path) -> None:
     """The disk is at fault, neither the request nor the hub: exit code 1 and the variable that moves it."""
     client.load("ann/posts")
     kept = (home / "datasets").rename(home / "kept")
@@ -319,14 +266,13 @@ def test_a_cache_that_cannot_be_written_is_told(client: Client, home: Path) -> N
         kept.rename(home / "datasets")
 
 
-def test_what_was_downloaded_needs_no_hub(hub: HubServer, client: Client, home: Path, tmp_path: Path) -> None:
+def test_what_was_downloaded_needs_no_hub(hub: HubServer, client: HubClient, home: Path, tmp_path: Path) -> None:
     """It is used while the hub is down, and with HF_HUB_OFFLINE, which is named where something lacks."""
     online = client.load("ann/posts")
     with hub.down():
         assert client.load("ann/posts") == online
     before = len(hub.requests)
-    offline = Client(hub.environment(home) | {"HF_HUB_OFFLINE": "1"}, tmp_path / "stderr")
-    assert offline.load("ann/posts") == online
-    offline.refusal("ann/unseen", "HF_HUB_OFFLINE", error=UnreachableError)
-    offline.close()
+    with HubClient(CLIENT, hub.environment(home) | {"HF_HUB_OFFLINE": "1"}, tmp_path / "stderr") as offline:
+        assert offline.load("ann/posts") == online
+        offline.refusal("ann/unseen", "HF_HUB_OFFLINE", error=UnreachableError)
     assert len(hub.requests) == before

@@ -53,13 +53,10 @@ def test_copied_share(text: str, share: float | None) -> None:
 @pytest.mark.parametrize(
     ("text", "n", "share"),
     [
-        ("my flatmate sold", 2, 0),
-        ("my flatmate left", 2, 0.5),
-        ("Two new words", 3, 1),
-        ("one", 2, None),
+        ("my flatmate sold", 2, 0), ("my flatmate left", 2, 0.5), ("Two new words", 3, 1), ("one", 2, None),
         ("", 1, None),
     ],
-)
+)  # fmt: skip
 def test_novel_ngrams(text: str, n: int, share: float | None) -> None:
     """The share of n-grams that the source does not have, in any case."""
     assert novel_ngrams(text, SOURCE, n) == share

@@ -1,10 +1,10 @@
-"""The data set of the runs in this folder, one that was trained on it, and the command line."""
+"""A run that was trained on the data set of the runs in this folder, and the command line."""
 
 from pathlib import Path
 
 import pytest
 from support.calls import Call
-from support.training import make_data, trained
+from support.training import trained
 
 from smolsum.cli.main import main
 
@@ -19,12 +19,6 @@ def call(capfd: pytest.CaptureFixture[str]) -> Call:
         return (code, *capfd.readouterr())
 
     return invoke
-
-
-@pytest.fixture(scope="module")
-def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small data set, of the numbers of rows that the test file has as `SIZES`."""
-    return make_data(tmp_path_factory.mktemp("data") / "posts", **getattr(request.module, "SIZES", {}))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from support.calls import Call, done
 from support.refusals import refuses
-from support.training import arguments, assert_goes_on, events, make_data, trained
+from support.training import arguments, assert_goes_on, events, trained
 
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
@@ -107,9 +107,8 @@ def taken(run: Path, steps: range) -> list[list[str]]:
     return [list(dict.fromkeys(row["prompt_id"] for row in own)) for own in rows]
 
 
-def test_a_run_moves_from_easy_to_hard(tmp_path: Path) -> None:
+def test_a_run_moves_from_easy_to_hard(data: Path, tmp_path: Path) -> None:
     """By post length: short posts at the first step, long ones at the last; the next stage takes all."""
-    data = make_data(tmp_path / "data", train=12, test=1)
     changes: dict[str, Any] = {
         "difficulty__by": "length", "stages__length__mix": "{easy=1.0}", "stages__length__mix_end": "{hard=1.0}",
         "stages__length__steps": 3, "stages__quality__steps": 1,
@@ -137,10 +136,9 @@ MEASURED = {
 
 
 @pytest.mark.slow
-def test_a_measured_difficulty_is_kept(tmp_path: Path) -> None:
+def test_a_measured_difficulty_is_kept(data: Path, tmp_path: Path) -> None:
     """Each stage measures when it begins, with its own reward. A run that was killed in the middle of a stage, when the
     weights are others, takes the prompts of the whole run."""
-    data = make_data(tmp_path / "data", test=1)
     whole = trained(data, tmp_path, "whole", **MEASURED)
     said = [row["message"] for row in read_jsonl(whole / "events.jsonl") if row["kind"] == "difficulty"]
     assert [text.split()[1] for text in said] == ["length", "quality"]
@@ -151,9 +149,8 @@ def test_a_measured_difficulty_is_kept(tmp_path: Path) -> None:
     assert_goes_on(arguments(data, tmp_path / "other", "killed", **MEASURED), 4, whole)
 
 
-def test_steps_of_a_dry_run(tmp_path: Path, call: Call) -> None:
+def test_steps_of_a_dry_run(data: Path, tmp_path: Path, call: Call) -> None:
     """An epoch is what the mix allows, in the mean over the stage, and nothing is measured for it."""
-    data = make_data(tmp_path / "data", train=12)
     sets = {"difficulty__by": "reward", "stages__length__mix": "{easy=1.0}", "stages__length__mix_end": "{hard=1.0}"}
     args = arguments(data, tmp_path, "dry", stages__length__steps=0, stages__quality__steps=1, **sets)
     done(call(*args, "--dry-run"), "4 (epochs = 1)", "mix easy 1 to hard 1")

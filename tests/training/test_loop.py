@@ -14,14 +14,22 @@ import pytest
 from support.calls import Call, done
 from support.disks import mounted
 from support.refusals import assert_refused
-from support.training import PATIENCE_S, arguments, assert_goes_on, events, learned, start, trained, weights
+from support.training import (
+    PATIENCE_S,
+    arguments,
+    assert_goes_on,
+    before_update,
+    events,
+    learned,
+    start,
+    trained,
+    weights,
+)
 
 from smolsum.cli.main import main
 from smolsum.errors import SmolsumError
 from smolsum.files import read_jsonl
-from smolsum.grpo.batch_gradient import gradients
 from smolsum.policy.cpu import native
-from smolsum.training import loop
 
 SLOW = pytest.mark.slow
 PHASES: list[str] = []
@@ -34,15 +42,9 @@ def seeded(finished: Path, data: Path) -> Path:
     runs = finished.parent
     shutil.copytree(data, runs / "posts")
     steps = {"stages__length__steps": 1, "stages__quality__steps": 1}
-
-    def watched(*given: Any, **named: Any) -> Any:
-        PHASES.append(json.loads((runs / "seeded" / "status.json").read_text())["phase"])
-        return gradients(*given, **named)
-
     mx.eval(mx.ones(1 << 28))  # what this process held before is no part of a step
     PHASES.clear()  # a worker of the tests that comes back to this file makes the run again
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "gradients", watched)
+    with before_update(lambda _: PHASES.append(json.loads((runs / "seeded/status.json").read_text())["phase"])):
         return trained(runs / "posts", runs, "seeded", "--seed=7", **steps)
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from support.calls import Call, done
 from support.refusals import assert_refused
-from support.training import arguments, kill_in_step, learned, weights
+from support.training import arguments, before_update, kill_in_step, learned, trained, weights
 
-from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.rollout.sampling_count import SamplingCount
 from smolsum.runs.listing import inventory
@@ -48,17 +47,10 @@ def assert_same_start(run: Path, whole: Path) -> None:
 @pytest.fixture(scope="module")
 def sampled(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose start is evaluated on two prompts first, with what its start says in each step in `SEEN`."""
-    runs, own = tmp_path_factory.mktemp("sampled"), loop.gradients
+    runs = tmp_path_factory.mktemp("sampled")
     SEEN.clear()
-
-    def watched(*given: Any, **named: Any) -> Any:
-        SEEN.append(start_of(runs / "sampled"))
-        return own(*given, **named)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "gradients", watched)
-        assert main(arguments(data, runs, "sampled", **SETTINGS, **SAMPLE)) == 0
-    return runs / "sampled"
+    with before_update(lambda _: SEEN.append(start_of(runs / "sampled"))):
+        return trained(data, runs, "sampled", **SETTINGS, **SAMPLE)
 
 
 def test_the_first_step_waits_for_the_sample_alone(sampled: Path, finished: Path) -> None:
@@ -132,16 +124,7 @@ def test_a_start_is_not_completed_by_another_model(data: Path, tmp_path: Path, c
     model = shutil.copytree(locate("builtin:tiny"), tmp_path / "model")
     other = locate("builtin:tiny-lfm") / "model.safetensors"
     asked = arguments(data, tmp_path, "moved", **SETTINGS, **SAMPLE, model__path=str(model))
-    own, calls = loop.gradients, list[None]()
-
-    def changed(*given: Any, **named: Any) -> Any:
-        calls.append(None)
-        if len(calls) == 3:
-            shutil.copyfile(other, model / "model.safetensors")
-        return own(*given, **named)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "gradients", changed)
+    with before_update(lambda n: n == 3 and shutil.copyfile(other, model / "model.safetensors")):
         code, _, err = call(*asked)
     assert code == 2
     assert "other weights than when the run began" in err

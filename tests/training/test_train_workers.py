@@ -4,20 +4,17 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.calls import Call
 from support.refusals import assert_refused
 from support.serving import process
-from support.training import arguments, events, make_data
+from support.training import arguments, before_update, events
 
 from smolsum.cli.main import main
 from smolsum.errors import UnreachableError
 from smolsum.files import read_jsonl
-from smolsum.grpo.batch_gradient import gradients
 from smolsum.policy.sampling import rollout_seed
-from smolsum.training import loop
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +25,11 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield str(client.base_url)
 
 
-def test_workers_that_will_not_do_are_refused(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_will_not_do_are_refused(
+    data: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that is not there, one with another model, one with another token: each by URL, and no run is made."""
-    data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
-    asked, nowhere = arguments(data, runs, "mine"), "http://127.0.0.1:9"
+    asked, nowhere = arguments(data, tmp_path / "runs", "mine"), "http://127.0.0.1:9"
     assert_refused(call(*asked, "--worker", nowhere), nowhere, "smolsum serve-worker", error=UnreachableError)
     assert_refused(call(*asked, "--worker", "127.0.0.1:8100"), "workers.urls", "'127.0.0.1:8100'")
     with process("--model", "tiny-lfm", log=tmp_path / "log", SMOLSUM_WORKER_TOKEN="a") as (_, client):
@@ -41,28 +39,26 @@ def test_workers_that_will_not_do_are_refused(tmp_path: Path, call: Call, monkey
         assert_refused(call(*asked), f"{url} refused (401)", error=UnreachableError)
         monkeypatch.setenv("SMOLSUM_WORKER_TOKEN", "a")
         assert_refused(call(*asked, "--worker", url), url, "lfm2 there, qwen2 here")
-    assert not runs.exists()
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
 def test_a_run_without_workers_waits_stops_and_goes_on(
-    worker: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    worker: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker is killed in a step: after the wait it ends with 3, saved; with another worker it goes on to the end,
     each step once, each rollout with the seed of its place."""
-    data, runs = make_data(tmp_path / "data"), tmp_path / "runs"
-    run = runs / "mine"
+    run = tmp_path / "mine"
     settings = {"workers__wait_s": 0.5, "train__checkpoint_every": 100, "stages__length__steps": 6}
     with process("--model", "tiny", log=tmp_path / "log") as (killed, client):
 
-        def losing(*given: Any, **named: Any) -> Any:
-            if len(read_jsonl(run / "metrics.jsonl")) == 2:
+        def lose(update: int) -> None:
+            if update == 3:
                 killed.kill()
                 killed.wait()
-            return gradients(*given, **named)
 
-        monkeypatch.setattr(loop, "gradients", losing)
-        assert main([*arguments(data, runs, "mine", **settings), "--worker", str(client.base_url)]) == 3
+        with before_update(lose):
+            assert main([*arguments(data, tmp_path, "mine", **settings), "--worker", str(client.base_url)]) == 3
     said = capsys.readouterr().err
     assert "error: no worker came back in" in said
     assert f"smolsum train --resume {run}" in said or "hint" in said
@@ -85,9 +81,9 @@ def test_a_run_without_workers_waits_stops_and_goes_on(
 
 
 @pytest.mark.parametrize("every", [1, 2, 5])
-def test_weights_travel_as_often_as_asked(worker: str, tmp_path: Path, every: int) -> None:
+def test_weights_travel_as_often_as_asked(worker: str, data: Path, tmp_path: Path, every: int) -> None:
     """With weights sent every n steps and nothing sampled ahead, the rollouts of a step are from the last sending."""
-    data, run = make_data(tmp_path / "data", test=1), tmp_path / "run"
+    run = tmp_path / "run"
     asked = {
         "stages__length__steps": 7, "stages__quality__steps": 1, "sampling__max_new_tokens": 16,
         "workers__sync_every": every, "workers__max_staleness": every - 1,

@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 from support.places import ROOT
-from support.training import make_data, trained
+from support.training import trained
 
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.training.session import Session
@@ -39,7 +39,7 @@ def test_way_has_at_most_16_files() -> None:
     assert all((PACKAGE / name).is_file() for name in re.findall(r"`([\w/]+\.py)`", section()))
 
 
-def test_steps_run_through_the_listed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_run_through_the_listed_files(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files entered by real steps without validation or checkpoint, from one yield of the session to the next, and
     no others."""
     files: set[str] = set()
@@ -61,6 +61,6 @@ def test_steps_run_through_the_listed_files(tmp_path: Path, monkeypatch: pytest.
         "train__validate_every": 0, "train__checkpoint_every": 9, "stages__length__steps": 2,
         "stages__quality__steps": 1,
     }  # fmt: skip
-    trained(make_data(tmp_path / "data", test=1), tmp_path / "runs", "traced", **changes)
+    trained(data, tmp_path / "runs", "traced", **changes)
     entered = {str(Path(file).relative_to(PACKAGE)) for file in files if Path(file).is_relative_to(PACKAGE)}
     assert sorted(entered | {"training/loop.py"}) == sorted([*listed(), *also()])  # loop.py is entered once for a stage

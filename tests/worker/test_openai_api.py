@@ -62,29 +62,18 @@ def test_stream_adds_up_to_the_whole_answer(worker: httpx.Client, path: str) -> 
 @pytest.mark.parametrize(
     ("changes", "about"),
     [
-        ({"top_p": 0}, "top_p"),
-        ({"top_p": True}, "top_p"),
-        ({"top_k": 5}, "top_k"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"tools": [{}]}, "tools"),
-        ({"echo": True}, "echo"),
-        ({"prompt": "a"}, "prompt"),
-        ({"stop": ""}, "stop"),
-        ({"stop": [5]}, "stop"),
+        ({"top_p": 0}, "top_p"), ({"top_p": True}, "top_p"), ({"top_k": 5}, "top_k"),
+        ({"presence_penalty": 0.5}, "presence_penalty"), ({"tools": [{}]}, "tools"), ({"echo": True}, "echo"),
+        ({"prompt": "a"}, "prompt"), ({"stop": ""}, "stop"), ({"stop": [5]}, "stop"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"top_logprobs": 3}, "top_logprobs"),
-        ({"logprobs": 0}, "logprobs"),
-        ({"tool_choice": "auto"}, "tool_choice"),
-        ({"guided_json": {}}, "guided_json"),
-        ({"stream": "yes"}, "stream"),
-        ({"messages": []}, "messages"),
+        ({"response_format": {"type": "json_object"}}, "response_format"), ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": 0}, "logprobs"), ({"tool_choice": "auto"}, "tool_choice"), ({"guided_json": {}}, "guided_json"),
+        ({"stream": "yes"}, "stream"), ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
-        ({"max_tokens": 100000}, "max_tokens"),
-        ({"n": 1000}, "n is"),
+        ({"max_tokens": 100000}, "max_tokens"), ({"n": 1000}, "n is"),
         ({"messages": [{"role": "user", "content": "a" * 5000}]}, "prompt"),
     ],
-)
+)  # fmt: skip
 def test_unsupported_fields_are_refused(worker: httpx.Client, changes: dict[str, Any], about: str) -> None:
     """A field that would change the distribution, or cannot be honoured, is named."""
     answer = chat(worker, **changes)

@@ -4,12 +4,12 @@ import ctypes.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.processes import python
 
 from smolsum.policy.cpu import native
 
@@ -41,10 +41,10 @@ print(json.dumps({"path": blas.preload(), "files": [file_of(name) for name in bl
 
 def probe(**variables: str) -> dict[str, Any]:
     """Which library was loaded, the files that have the functions which MLX calls for products, and an error of one."""
-    environment = {k: v for k, v in os.environ.items() if k != "SMOLSUM_BLAS"} | variables
-    run = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, env=environment)
-    assert run.stderr == ""
-    return dict(json.loads(run.stdout))
+    environ = {key: value for key, value in os.environ.items() if key != "SMOLSUM_BLAS"}
+    code, out, err = python("-c", PROBE, environ=environ, **variables)
+    assert (code, err) == (0, "")
+    return dict(json.loads(out))
 
 
 def test_none_keeps_mlx_s_own() -> None:

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.models import NEEDS_C
+from support.processes import python
 
 from smolsum.policy.cpu import native
 
@@ -33,10 +32,10 @@ print(json.dumps({"in_use": native.library() is not None, "why": native.reason()
 
 def sampled(**variables: str) -> dict[str, Any]:
     """What a process samples."""
-    environment = {key: value for key, value in os.environ.items() if key != "SMOLSUM_NATIVE"} | variables
-    run = subprocess.run([sys.executable, "-c", SAMPLE], capture_output=True, text=True, env=environment, check=True)
-    assert run.stderr == ""
-    return dict(json.loads(run.stdout))
+    environ = {key: value for key, value in os.environ.items() if key != "SMOLSUM_NATIVE"}
+    code, out, err = python("-c", SAMPLE, environ=environ, **variables)
+    assert (code, err) == (0, "")
+    return dict(json.loads(out))
 
 
 @pytest.mark.slow

@@ -47,12 +47,6 @@ LONG = list(range(3, 15))
 """more tokens than the window of the tests' gemma3"""
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "smolsum" / "gguf"
-
-
 def logits(path: Path) -> np.ndarray:
     model = load_policy(str(path), dtype="float32").model
     return np.array(model(mx.array([LONG]))[0])

@@ -19,12 +19,6 @@ from smolsum.policy.gguf.header import read_header
 from smolsum.policy.load import load_policy
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "smolsum" / "gguf"
-
-
 def assert_nothing_left(cache: Path) -> None:
     assert [path for path in cache.glob("*") if not path.name.endswith(".lock")] == []
 

@@ -34,11 +34,6 @@ TURNS = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}<|im_end|>{% 
 ANSWER = "{% if add_generation_prompt %}[assistant]{% endif %}"
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def written(folder: Path | str, out: Path, kind: str, template: str = "") -> Path:
     policy = load_policy(str(folder), dtype="float32")
     write_gguf(policy, policy.model.parameters(), out, kind=kind, name="tiny", template=template or TURNS)

@@ -14,7 +14,7 @@ import pytest
 from support.calls import Call
 from support.refusals import assert_refused, refuses
 from support.s3_server import S3Server, serving
-from support.training import PATIENCE_S, arguments, events, learned, make_data, wait_until, weights
+from support.training import PATIENCE_S, arguments, events, learned, wait_until, weights
 
 from smolsum.cli.main import main
 from smolsum.errors import SmolsumError
@@ -25,15 +25,11 @@ from smolsum.runs.mirror.upload import Mirror
 from smolsum.runs.paths import RunPaths, create_run
 from smolsum.training import session
 
+SIZES = {"test": 2}
 SHORT = {
     "stages__length__steps": 3, "stages__quality__steps": 1, "train__checkpoint_every": 1,
     "train__validate_every": 0, "sampling__max_new_tokens": 12,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("data") / "posts", test=2)
 
 
 @pytest.fixture(scope="module")

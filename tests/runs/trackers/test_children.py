@@ -4,25 +4,22 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.answers import answering
 from support.calls import Call
 from support.refusals import assert_refused, refuses
 from support.tracked import environment, read_tracked
-from support.training import arguments, learned, make_data, wait_until
+from support.training import after_step, arguments, learned, trained, wait_until
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read
 from smolsum.runs.records import TrackedRun
-from smolsum.runs.run_writer import RunWriter
 from smolsum.runs.trackers import children
 from smolsum.runs.trackers.tracker import check_tracker, is_installed, without_secrets
 
@@ -49,38 +46,8 @@ main(sys.argv[1:])
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("trackers") / "data")
-
-
-@pytest.fixture(scope="module")
 def untracked(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    runs = tmp_path_factory.mktemp("untracked")
-    assert main(arguments(data, runs, "plain", **STEPS)) == 0
-    return runs / "plain"
-
-
-@pytest.fixture
-def refusing() -> Iterator[str]:
-    """The address of a server that answers everything with 500."""
-
-    class Refuses(BaseHTTPRequestHandler):
-        def _refuse(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_error(500)
-
-        do_GET = do_POST = do_PATCH = _refuse
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refuses)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    return trained(data, tmp_path_factory.mktemp("untracked"), "plain", **STEPS)
 
 
 def warnings(run: Path) -> list[str]:
@@ -159,22 +126,19 @@ def test_a_killed_training_goes_on_in_the_same_tracked_runs(
 
 
 @pytest.mark.slow
-def test_a_killed_tracker_is_said_once(
-    data: Path, untracked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_tracker_is_said_once(data: Path, untracked: Path, tmp_path: Path) -> None:
     """kill -9 of the process that sends: one warning with the command that sends the rest, which does."""
     needs("tensorboard")
     paths = RunPaths(tmp_path / "lone")
-    lock, write = paths.trackers / ".tensorboard.lock", RunWriter.metrics
+    lock = paths.trackers / ".tensorboard.lock"
 
-    def killing(writer: RunWriter, row: Any) -> None:
-        write(writer, row)
-        if row["step"] == 2:
+    def kill(step: int) -> None:
+        if step == 2:
             wait_until(lambda: lock.exists() and bool(lock.read_text()))
             os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
 
-    monkeypatch.setattr(RunWriter, "metrics", killing)
-    assert main([*arguments(data, tmp_path, "lone", **STEPS), "--track", "tensorboard"]) == 0
+    with after_step(kill):
+        trained(data, tmp_path, "lone", "--track", "tensorboard", **STEPS)
     assert learned(paths.root) == learned(untracked)
     (message,) = warnings(paths.root)
     command = f"smolsum track {paths.root} --to tensorboard"
@@ -196,7 +160,7 @@ def test_a_broken_package_costs_the_run_nothing(
     monkeypatch.setenv("PYTHONPATH", str(broken))
     monkeypatch.setattr(children, "DRAIN_S", 20.0 if how != "hangs" else 1.0)
     run = tmp_path / "runs" / how.split()[0]
-    assert main([*arguments(data, run.parent, run.name, **STEPS), "--track", "trackio"]) == 0
+    trained(data, run.parent, run.name, "--track", "trackio", **STEPS)
     assert learned(run) == learned(untracked)
     messages = warnings(run)
     assert all("trackio" in message for message in messages)
@@ -207,15 +171,14 @@ def test_a_broken_package_costs_the_run_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize("answers", [False, True])
 def test_a_server_that_fails_costs_the_run_nothing(
-    data: Path, untracked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusing: str, answers: bool
+    data: Path, untracked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     """One that nothing listens at, and one that answers 500: the run ends as without it."""
     needs("mlflow")
-    secret = refusing.replace("//", "//me:pa55word@") if answers else "http://me:pa55word@127.0.0.1:9"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", secret)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    run = tmp_path / "away"
-    assert main([*arguments(data, tmp_path, "away", **STEPS), "--track", "mlflow"]) == 0
+    with answering(500) if answers else nullcontext("http://127.0.0.1:9") as url:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", url.replace("//", "//me:pa55word@"))
+        run = trained(data, tmp_path, "away", "--track", "mlflow", **STEPS)
     assert learned(run) == learned(untracked)
     messages = warnings(run)
     assert 1 <= len(messages) <= 2

@@ -8,9 +8,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
+from support.refusals import refuses
 from support.training import PATIENCE_S, wait_until
 
 from smolsum.errors import MachineError
@@ -18,6 +18,13 @@ from smolsum.worker.engines import die_with_owner
 from smolsum.worker.engines.vllm_process import VllmProcess, environment
 
 GRANDCHILD = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path is short enough for sockets; pytest's own may be too deep."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def ended(pid: int) -> bool:
@@ -53,23 +60,20 @@ def test_nothing_is_left_running(how: str) -> None:
         process.kill()
 
 
-def test_server_that_does_not_start_is_one_error() -> None:
+def test_server_that_does_not_start_is_one_error(short_path: Path) -> None:
     """With the end of its log and a remedy."""
     heard: list[str] = []
 
-    async def run(folder: Path) -> None:
-        await VllmProcess(sys.executable, ["--model", "m"], folder, heard.append).start()
+    async def run() -> None:
+        await VllmProcess(sys.executable, ["--model", "m"], short_path, heard.append).start()
 
-    # pytest's own folders may be too deep for sockets
-    with TemporaryDirectory() as folder, pytest.raises(MachineError, match="No module named 'vllm'") as error:
-        asyncio.run(run(Path(folder)))
-    assert error.value.hint is not None
-    assert "install vllm" in error.value.hint
+    with refuses("No module named 'vllm'", "install vllm", error=MachineError):
+        asyncio.run(run())
     assert any("No module named" in line for line in heard)
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks into /proc")
-def test_server_ends_when_its_watchdog_is_killed() -> None:
+def test_server_ends_when_its_watchdog_is_killed(short_path: Path) -> None:
     """The server and what it started end too, and the engine notices."""
 
     async def run(folder: Path) -> tuple[str, list[int]]:
@@ -89,17 +93,9 @@ def test_server_ends_when_its_watchdog_is_killed() -> None:
         assert oct((folder / "tmp").stat().st_mode & 0o777) == "0o700"
         return await asyncio.wait_for(child.ended(), PATIENCE_S), [server, grandchild]
 
-    with TemporaryDirectory() as folder:
-        said, pids = asyncio.run(run(Path(folder)))
+    said, pids = asyncio.run(run(short_path))
     wait_until(lambda: all(ended(pid) for pid in pids))
     assert int(said) == pids[1]
-
-
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A folder whose path is short enough for sockets; pytest's own may be too deep."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 def test_child_is_isolated(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,14 @@
-"""Rollouts decoded in C that join and leave between two tokens: each as it is alone, and as MLX samples it."""
+"""Rollouts that join and leave a batch between two tokens: each as it is alone, in C as MLX samples it."""
 
 import pytest
 from support.models import EOS, LAYERS_IN_C, NEEDS_C, build, build_for_c
 
 from smolsum.policy.native_batch import NativeBatch, decode_batch
-from smolsum.policy.sampling import ActiveSequence, DecodeBatch, SampledToken, generate, score_text
+from smolsum.policy.sampling import ActiveSequence, Completion, DecodeBatch, SampledToken, generate, score_text
 
 # isort: split
 import mlx.core as mx
-
-pytestmark = NEEDS_C
+import mlx.nn as nn
 
 ENDS = frozenset({EOS})
 
@@ -20,26 +19,50 @@ def finish(batch: DecodeBatch | NativeBatch, steps: int = 99) -> None:
             batch.step()
 
 
+@NEEDS_C
 def test_models_that_c_has_not_are_left_to_mlx() -> None:
     assert isinstance(decode_batch(build_for_c("qwen2"), ENDS), NativeBatch)
     assert isinstance(decode_batch(build("qwen2"), ENDS), DecodeBatch)
 
 
-@pytest.mark.parametrize("name", LAYERS_IN_C)
-def test_joining_later_changes_nothing(name: str) -> None:
-    """To the bit, for prompts and rollouts longer and shorter than those that are there."""
-    model = build_for_c(name)
-    asked = [((5, 9, 33), 1, 1.0, 14), ((7,), 2, 0.0, 9), (tuple(range(3, 60)) * 2, 3, 0.7, 30), ((3, 4), 4, 1.0, 1)]
-    sequences, batch = [ActiveSequence(*one) for one in asked], decode_batch(model, ENDS)
+ASKED = [((5, 9, 33), 1, 1.0, 14), ((7,), 2, 0.0, 9), (tuple(range(3, 60)) * 2, 3, 0.7, 30), ((3, 4), 4, 1.0, 1)]
+"""prompts and rollouts longer and shorter than those that are there, at other temperatures"""
+
+
+def alone(model: nn.Module, prompt: tuple[int, ...], seed: int, temperature: float, tokens: int) -> Completion:
+    [[found]] = generate(model, [prompt], [[seed]], eos_ids=ENDS, temperature=temperature, max_new_tokens=tokens)
+    return found
+
+
+def joined(batch: DecodeBatch | NativeBatch) -> list[Completion]:
+    """What is asked for, each of which joins when the one before has three tokens."""
+    sequences = [ActiveSequence(*one) for one in ASKED]
     for sequence in sequences:
+        assert batch.can_join()
         batch.add([sequence])
         finish(batch, 3)
     finish(batch)
-    for (prompt, seed, temperature, tokens), sequence in zip(asked, sequences, strict=True):
-        limits = {"temperature": temperature, "max_new_tokens": tokens}
-        assert generate(model, [prompt], [[seed]], eos_ids=ENDS, **limits) == [[sequence.completion]]
+    return [sequence.completion for sequence in sequences]
 
 
+@NEEDS_C
+@pytest.mark.parametrize("name", LAYERS_IN_C)
+def test_joining_later_changes_nothing(name: str) -> None:
+    """To the bit in C."""
+    model = build_for_c(name)
+    assert joined(decode_batch(model, ENDS)) == [alone(model, *one) for one in ASKED]
+
+
+@pytest.mark.parametrize("family", ["qwen2", "lfm2", "gemma3_text"])
+def test_joining_later_changes_only_rounding_in_mlx(family: str) -> None:
+    model = build(family)
+    for late, one in zip(joined(DecodeBatch(model, ENDS)), ASKED, strict=True):
+        expected = alone(model, *one)
+        assert late.token_ids == expected.token_ids
+        assert late.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+
+
+@NEEDS_C
 def test_more_rollouts_than_a_pass_has_room_for() -> None:
     """Two passes feed them all, and some twice."""
     model = build_for_c("qwen2")
@@ -50,6 +73,7 @@ def test_more_rollouts_than_a_pass_has_room_for() -> None:
     assert [sequence.completion for sequence in sequences] == alone
 
 
+@NEEDS_C
 @pytest.mark.parametrize(
     ("temperature", "top_p", "wanted"), [(0.7, 0.5, 0), (1.0, 1.0, 3), (0.0, 1.0, 2), (1.2, 0.9, 4)]
 )
@@ -73,8 +97,10 @@ def test_likeliest_tokens_are_those_of_mlx(temperature: float, top_p: float, wan
             assert [logprob for _, logprob in row] == pytest.approx([logprob for _, logprob in other], abs=1e-5)
 
 
-def test_the_abandoned_leave() -> None:
-    batch, sequences = NativeBatch(build_for_c("qwen2"), ENDS), [ActiveSequence((5,), n, 1.0, 10) for n in range(2)]
+@pytest.mark.parametrize("kind", [DecodeBatch, pytest.param(NativeBatch, marks=NEEDS_C)])
+def test_the_abandoned_leave(kind: type[DecodeBatch | NativeBatch]) -> None:
+    """A rollout that is no longer needed is no longer sampled."""
+    batch, sequences = kind(build_for_c("qwen2"), ENDS), [ActiveSequence((5,), n, 1.0, 10) for n in range(2)]
     batch.add(sequences)
     batch.step()
     sequences[0].abandoned = True
@@ -82,6 +108,7 @@ def test_the_abandoned_leave() -> None:
     assert [len(sequence.ids) for sequence in sequences] == [1, 10]
 
 
+@NEEDS_C
 def test_rollouts_under_way_go_on_with_new_weights() -> None:
     """From the next token on."""
     model = build_for_c("qwen2, own head")
