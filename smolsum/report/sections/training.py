@@ -24,14 +24,15 @@ from smolsum.report.document import (
     test_cells,
     words,
 )
-from smolsum.report.results import FLIPPED, count_flips, flip_cells, paired_values
+from smolsum.report.results import FLIPPED, compare, count_flips, flip_cells, paired_values
 from smolsum.report.sections.scores import ERRORS
 from smolsum.report.shell_commands import judge_command
+from smolsum.report.significance import METRICS, tally, tally_note
 from smolsum.runs.evaluation_records import SUMMARY
 from smolsum.stats.multiple_testing import holm
 from smolsum.stats.paired import mcnemar
 from smolsum.stats.seeds import MixedResult, compare_runs
-from smolsum.types import PASSED
+from smolsum.types import COMPOSITE, PASSED
 
 MAX_POINTS, MAX_PLOT_POINTS, MIN_POINTS = 120, 600, 30
 """points of a curve at most, of all curves in a plot together, and of a curve at least: a page stays small"""
@@ -58,16 +59,19 @@ def change_tables(inputs: ReportInputs) -> list[Table]:
     tests = [_before_and_after(run, inputs.score) for run in inputs.trained]
     adjusted = holm([math.nan if test is None else test.result.p for test in tests])
     names = {_test_name(test) for test in tests if test is not None} or {"paired t-test"}
+    judged_metrics = (*inputs.criteria, COMPOSITE) if inputs.criteria else ()
+    each = [compare([run.first], [run.last], judged_metrics) if run.first else {} for run in inputs.trained]
+    counted = [(one.cell,) if judged_metrics else () for one in tally(each)]
     rows: list[tuple[Cell, ...]] = []
     changes: list[tuple[Cell, ...]] = []
-    for run, test, p in zip(inputs.trained, tests, adjusted, strict=True):
+    for run, test, p, metrics in zip(inputs.trained, tests, adjusted, counted, strict=True):
         head = (words(run.model), words(run.name))
         if run.first is not None and (flips := count_flips(PASSED, run.first, run.last)) is not None:
             changes.append((*head, *flip_cells(flips)))
         if test is None:
             judged = run.first is not None and all(e.metric(inputs.score) is not None for e in (run.first, run.last))
             why = ["no example has both scores"] if judged else []
-            rows.append((*head, *[empty(judge_command(inputs, run.last), *why)] * 9))
+            rows.append((*head, *[empty(judge_command(inputs, run.last), *why)] * (9 + len(metrics))))
             continue
         result = test.result
         source = None if run.last.metric(inputs.score) is None else run.last.source(inputs.score)
@@ -79,14 +83,17 @@ def change_tables(inputs: ReportInputs) -> list[Table]:
                 number(result.delta, signed(3)),
                 *test_cells(result.t, result.p, p),
                 interval(result.ci_low, result.ci_high),
+                *metrics,
                 direction_cell(result.delta, result.p),
             )
         )
-    columns = ("Model", "Run", "Before", "After", "Δ", "t", "p", "Sig", "p (Holm)", "95 % interval", "Direction")
+    more = (METRICS,) if judged_metrics else ()
+    columns = ("Model", "Run", "Before", "After", "Δ", "t", "p", "Sig", "p (Holm)", "95 % interval", *more, "Direction")
     note = f"{inputs.score}, mean over the test examples; p, two-sided: {' or '.join(sorted(names))}"
     note += "; interval of the difference by Student's t."
+    notes = (note, *([tally_note(judged_metrics, "from before training")] if any(each) else []))
     higher = dict.fromkeys(("Before", "After"), "higher")
-    tables = [Table("S11", "What training did", columns, tuple(rows), (note,), better=higher)] if rows else []
+    tables = [Table("S11", "What training did", columns, tuple(rows), notes, better=higher)] if rows else []
     if changes:
         counts = ("Model", "Run", "Rescued", "Regressed", "p (McNemar)")
         note = "Rescued: right after training and not before; regressed: the reverse."
