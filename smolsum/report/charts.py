@@ -17,6 +17,8 @@ WIDTH, PANEL = 400.0, 310.0
 """widths of a drawing, and of one of several that are placed next to or below each other"""
 REM = 13.0
 """units in 1 rem at a drawing's full width"""
+FEW = 14
+"""panels of a drawing that are placed two a row"""
 MANY = 200
 """points above which a scatter draws them small and faint"""
 COLOURS = 8
@@ -82,14 +84,17 @@ def panels(panels: Sequence[Plot], names: Sequence[str]) -> tuple[str, ...]:
 
 
 def lines(panels: Sequence[Plot], names: Sequence[str], *, alt: str) -> str:
-    """Return the same in one drawing, two panels a row, for pages that cannot place them."""
+    """Return the same in one drawing, two panels a row, for pages that cannot place them; three where there are many,
+    so that it is not much taller than wide."""
+    pieces = _pieces(panels, names)
+    across = 2 if len(pieces) <= FEW else 3
     parts, y, row = [], 0.0, 0.0
-    for place, (content, height, _) in enumerate(_pieces(panels, names)):
-        if place % 2 == 0:
+    for place, (content, height, _) in enumerate(pieces):
+        if place % across == 0:
             y, row = y + row, 0.0
         row = max(row, height)
-        parts.append(f'<g transform="translate({(place % 2) * (PANEL + 20):g} {y:g})">{content}</g>')
-    return _svg("".join(parts), y + row, alt, 2 * PANEL + 20)
+        parts.append(f'<g transform="translate({(place % across) * (PANEL + 20):g} {y:g})">{content}</g>')
+    return _svg("".join(parts), y + row, alt, across * PANEL + (across - 1) * 20)
 
 
 def _pieces(panels: Sequence[Plot], names: Sequence[str]) -> list[tuple[str, float, str]]:

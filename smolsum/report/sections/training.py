@@ -1,12 +1,14 @@
 """What training did: the score before and after it, examples rescued and regressed, curves by step, and the cost."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from smolsum.report import charts
 from smolsum.report.collect import ReportInputs, TrainedRun
 from smolsum.report.document import (
+    ARROWS,
     DASH,
     Cell,
     CellSource,
@@ -36,20 +38,18 @@ from smolsum.types import COMPOSITE, PASSED
 
 MAX_POINTS, MAX_PLOT_POINTS, MIN_POINTS = 120, 600, 30
 """points of a curve at most, of all curves in a plot together, and of a curve at least: a page stays small"""
-DYNAMICS = (
-    ("loss", "loss"),
-    ("grad_norm", "gradient norm before clipping"),
-    ("reward", "reward ↑"),
-    ("reward_std", "reward std"),
+UPDATES = (("loss", "loss"), ("grad_norm", "gradient norm before clipping"))
+REWARDS = (("reward", "reward ↑"), ("reward_std", "reward std"))
+"""metrics of which each stage has its own scale"""
+SAMPLES = (
     ("advantages/mean", "advantage, mean"),
     ("advantages/std", "advantage, std"),
     ("completions/mean_length", "tokens, mean"),
     ("completions/min_length", "tokens, shortest"),
     ("completions/max_length", "tokens, longest"),
 )
-REWARDS = ("reward", "reward_std")
-"""metrics of which each stage has its own scale"""
 SPREAD = (("frac_reward_zero_std", "groups without spread"), ("entropy", "entropy"))
+_SIGNAL = re.compile(r"rewards/(.+)/mean")
 _VALIDATION = f"validation/{ERRORS}"
 
 
@@ -144,8 +144,8 @@ def stage_results_tables(inputs: ReportInputs) -> list[Table]:
 
 def curve_figures(inputs: ReportInputs, watched: Sequence[tuple[str, str]] = ()) -> list[Figure]:
     """Return Figure 2, KL divergence and clip fraction, and the training dynamics of each model (Figures 3, 4, …), with
-    the rewards of each stage by themselves, as they do not compare. `watched` has metrics with their titles; without it
-    they are what the task of the runs watches."""
+    the rewards of each stage by themselves, as they do not compare, and the mean of each signal. `watched` has metrics
+    with their titles; without it they are what the task of the runs watches."""
     if not inputs.trained:
         return []
     plots = [_plot(inputs.trained, "kl", "KL divergence")]
@@ -158,14 +158,33 @@ def curve_figures(inputs: ReportInputs, watched: Sequence[tuple[str, str]] = ())
         if not runs:
             continue
         plots = []
-        for key, title in (*DYNAMICS, *(watched or _watched(runs)), *SPREAD):
-            names = _stage_names(runs) if key in REWARDS else []
+        seen = watched or _watched(runs)
+        signals = [(key, title) for key, title in _signals(runs) if key not in dict(seen)]
+        for key, title in (*UPDATES, *REWARDS, *signals, *SAMPLES, *seen, *SPREAD):
+            names = _stage_names(runs) if key in dict(REWARDS) else []
             each = [_plot(runs, key, f"{title}, stage {name}", name) for name in names]
             plots += each if len(each) > 1 else [_plot(runs, key, title)]
         count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
         alt = f"Training dynamics of {model}, {count}: {', '.join(plot.title for plot in plots)} by step"
         figures.append(_curves(str(3 + place), f"Training dynamics, {model}", plots, runs, alt))
     return figures
+
+
+def _signals(runs: Sequence[TrainedRun]) -> list[tuple[str, str]]:
+    """The mean of each signal of the runs, before its weight, with its title; none if all have the same single signal,
+    which their reward shows."""
+    keys = dict.fromkeys(key for run in runs for row in run.metrics for key in row)
+    names = {key: found[1] for key in keys if (found := _SIGNAL.fullmatch(key))}
+    penalties = {
+        name
+        for run in runs
+        for stage in run.config["stages"].values()
+        for name, weight in stage["rewards"].items()
+        if weight < 0
+    }
+    if len(names) < 2:
+        return []
+    return [(key, f"{name}, mean{'' if name in penalties else ARROWS['higher']}") for key, name in names.items()]
 
 
 def _watched(runs: Sequence[TrainedRun]) -> list[tuple[str, str]]:
