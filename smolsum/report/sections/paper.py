@@ -391,7 +391,9 @@ def correlation_figures(inputs: ReportInputs, results: Sequence[ConfigurationRes
             label, title = f"1{letter(len(figures))}", f"Correlation of judged metrics, {model}, {title}"
             n, files = next(iter(found.values())).n, len(frames)
             note = f"n = {n}: all examples of {files} evaluation{'s' * (files > 1)} pooled."
-            figures.append(Figure(label, title, charts.heat(CRITERIA, values, alt=alt), alt, (note,)))
+            figures.append(
+                Figure(label, title, charts.heat(CRITERIA, CRITERIA, values, alt=alt, show=signed(2)), alt, (note,))
+            )
     return figures
 
 
