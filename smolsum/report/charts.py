@@ -53,13 +53,15 @@ class Band:
 
 @dataclass(frozen=True)
 class Plot:
-    """One small plot; its y axis has per cent where the values are `shares`."""
+    """One small plot; its y axis has per cent where the values are `shares`, and both axes have room for the points of
+    `room`, so that several plots can have the same."""
 
     title: str
     series: tuple[PlotSeries, ...]
     x_title: str = "step"
     shares: bool = False
     band: Band | None = None
+    room: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -329,9 +331,9 @@ def _plot(
         parts.append(_text((left + right) / 2, (top + bottom) / 2, "no values", "middle", "faint"))
         return "".join(parts)
     band = (panel.band.low, panel.band.high) if panel.band else ()
-    xs = [*(x for x, _ in points), *band]
-    x_ticks = ticks(min(xs), max(xs), whole=whole)
-    y_ticks = ticks(min(y for _, y in points), max(y for _, y in points))
+    xs, ys = ([one[axis] for one in (*points, *panel.room)] for axis in (0, 1))
+    x_ticks = ticks(min([*xs, *band]), max([*xs, *band]), whole=whole)
+    y_ticks = ticks(min(ys), max(ys))
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])

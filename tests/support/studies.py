@@ -176,6 +176,8 @@ def the_study(runs: Path) -> None:
             if found := lengths.get((model, name)):
                 metrics |= {f"completions/{k}_length": float(found[k]) for k in ("mean", "std", "min", "max")}
                 metrics |= {f"completions/p{p}_length": float(found[f"p{p}"]) for p in (50, 90, 95, 99)}
+                drawn = np.random.default_rng(11).normal(float(found["mean"]), float(found["std"]), size=200)
+                columns["tokens"] = np.clip(np.round(drawn), float(found["min"]), float(found["max"]))
                 metrics["length/within_tol"] = int(found["within"].split("/")[0]) / 200
             examples = judged(columns, [f"Summary {i}: {LONG}" for i in range(200)])
             run(runs, f"{model}-{name}", PATHS[model], stages_of(row["table"], name), examples, metrics, steps=500)

@@ -35,16 +35,22 @@ def histogram_figures(inputs: ReportInputs, journeys: Sequence[Journey]) -> list
     figures: list[Figure] = []
     models = [model for model in inputs.models if any(_ends(one) for one in journeys if one.model == model)]
     for model in models:
-        mine = [(one, _ends(one)) for one in journeys if one.model == model]
+        mine = [(one, ends) for one in journeys if one.model == model and (ends := _ends(one))]
         band = _band(inputs)
         width = _width([value for _, ends in mine for values in ends.values() for value in values], band)
-        plots, said = [], []
-        for one, ends in mine:
-            if ends:
-                series = tuple(charts.PlotSeries(name, _outline(values, width, band)) for name, values in ends.items())
-                plots.append(charts.Plot(f"{shortened(one.name, _NAME)}, share", series, TOKENS, True, band))
-                medians = (f"{np.median(values):.4g} {name}" for name, values in ends.items())
-                said.append(f"{one.name} {', '.join(medians)}")
+        outlines = [
+            tuple(charts.PlotSeries(name, _outline(values, width, band)) for name, values in ends.items())
+            for _, ends in mine
+        ]
+        room = tuple(point for series in outlines for one in series for point in one.values)
+        plots = [
+            charts.Plot(f"{shortened(one.name, _NAME)}, share", series, TOKENS, True, band, room)
+            for (one, _), series in zip(mine, outlines, strict=True)
+        ]
+        said = [
+            f"{one.name} {', '.join(f'{np.median(values):.4g} {name}' for name, values in ends.items())}"
+            for one, ends in mine
+        ]
         names = [name for name in (BEFORE, AFTER) if any(name in ends for _, ends in mine)]
         alt = f"Lengths of the test completions of {model} in tokens, medians: {'; '.join(said)}"
         label, title = ("L1", "Lengths") if len(models) == 1 else (f"L1{letter(len(figures))}", f"Lengths, {model}")
