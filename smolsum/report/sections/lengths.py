@@ -131,14 +131,11 @@ def validity_tables(journeys: Sequence[Journey]) -> list[Item]:
     """Return Table L2: the lengths of answers that satisfy their schema, of those that only parse and of those that do
     not parse, of the untrained model and after training. Nothing for tasks whose answers are not parsed."""
     rows: list[tuple[Cell, ...]] = []
-    seen: set[tuple[str, ...]] = set()
     for one in journeys:
-        ends = [(words("untrained"), one.start), (words(one.name), one.end)]
-        for name, outcome in ends:
-            if outcome is not None and outcome.key not in seen:
-                seen.add(outcome.key)
-                rows += [(words(one.model), name, *cells) for cells in _by_validity(outcome)]
-    columns = ("Model", "Configuration", "Answers", "n", "Share", "Mean", "P50", "P90", "Max", "Cut off")
+        for outcome in filter(None, [one.start, one.end]):
+            head = (words(one.model), words(one.name), words(outcome.stage))
+            rows += [(*head, *cells) for cells in _by_validity(outcome)]
+    columns = ("Model", "Configuration", "After stage", "Answers", "n", "Share", "Mean", "P50", "P90", "Max", "Cut off")
     note = "Tokens of the test completions, without the end-of-sequence token; cut off: by the limit on new tokens."
     table = Table("L2", "Lengths by validity", columns, tuple(rows), (note,), folded=len(rows) > MAX_UNFOLDED)
     return [table] if rows else []
