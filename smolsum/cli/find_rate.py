@@ -148,9 +148,11 @@ def _record(sweep: Sweep, config: Config, use: str | None) -> dict[str, Any]:
 def _keep(record: dict[str, Any], config: Config) -> Path:
     """Write the record as a file in the directory of all runs, and return its path."""
     from smolsum.runs.paths import free_name, planned_name
+    from smolsum.tasks import TASKS
 
     folder = Path(config.run.dir)
-    name = free_name(f"find-lr-{planned_name(config, folder)}", lambda name: (folder / f"{name}.json").exists())
+    planned = planned_name(config, TASKS[config.task.name].presets.strategies, folder)
+    name = free_name(f"find-lr-{planned}", lambda name: (folder / f"{name}.json").exists())
     path = folder / f"{name}.json"
     replace(path, json.dumps(record, indent=2).encode() + b"\n", f"--runs-dir with room for {path.name}")
     return path

@@ -124,7 +124,7 @@ def _configs(selection: Selection, sets: Sequence[str], **layers: Any) -> list[C
         signals = {name for config in several for stage in config.stages.values() for name in stage.trained_rewards}
         if len(pairs) > 1 and "length" in signals and FINETUNED in TASKS[several[0].task.name].presets.strategies:
             # fine-tuned runs begin with the length stage, and all runs are compared with it
-            strategies = [strategy_of(asdict(config)) for config in several]
+            strategies = [_labels(config)[0] for config in several]
             others = [pair for pair, name in zip(pairs, strategies, strict=True) if name != LENGTH_ONLY]
             pairs = [(FINETUNED, "length"), *others]
         wanted += [(model, *pair) for pair in pairs]
@@ -216,10 +216,15 @@ def _free_name(config: Config, suffix: str, runs_dir: Path, taken: set[str]) -> 
         run = RunPaths(runs_dir / name)
         return name in taken or (run.root.exists() and (run.config.exists() or not run.lock.exists()))
 
-    settings = asdict(config)
-    strategy, reward = strategy_of(settings), reward_of(settings)
+    strategy, reward = _labels(config)
     parts = ["length"] if strategy == LENGTH_ONLY else [safe_name(strategy), safe_name(reward)]
     return free_name("-".join([safe_name(config.model.path), *parts]) + suffix, is_taken)
+
+
+def _labels(config: Config) -> tuple[str, str]:
+    """Return the names of a run's strategy and reward."""
+    settings, presets = asdict(config), TASKS[config.task.name].presets.strategies
+    return strategy_of(settings, presets), reward_of(settings, presets)
 
 
 class Previews:
@@ -300,9 +305,7 @@ def show_plan(planned: Sequence[Planned], previews: Previews) -> None:
             unknown = unknown or steps is None
         step = status_of(one.resume).step if one.resume else 0
         state = f"goes on at step {step}" if one.state == "goes on" and step else one.state
-        settings = asdict(one.config)
-        words = strategy_of(settings), reward_of(settings)
-        rows.append([one.name, state, " > ".join(parts), *words, one.config.model.path])
+        rows.append([one.name, state, " > ".join(parts), *_labels(one.config), one.config.model.path])
     console.data_table(["name", "state", "steps", "strategy", "reward", "model"], rows)
     states = [one.state for one in planned]
     counts = ", ".join(f"{states.count(state)} {text}" for state, text in _COUNTED.items() if state in states)
@@ -339,8 +342,7 @@ def choose(selection: Selection, runs_dir: Path) -> Chosen:
     for run in list_runs(runs_dir):
         with suppress(SmolsumError):  # an unreadable run matches no configuration
             config = settings_of(run)
-            settings = asdict(config)
-            actual = (config.model.path, strategy_of(settings), reward_of(settings))
+            actual = (config.model.path, *_labels(config))
             matches = (
                 n for n, one in enumerate(wanted) if all(a in (None, b) for a, b in zip(one, actual, strict=True))
             )

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from smolsum.config.presets import Table, leaves
+
 LENGTH_ONLY, FINETUNED, INCLUDED = "length-only", "finetuned", "included"
 STAGES = {LENGTH_ONLY: ("length",), FINETUNED: ("length", "quality"), INCLUDED: ("included",)}
 STRATEGIES = {FINETUNED: "length-penalty fine-tuned", INCLUDED: "length-penalty included"}
@@ -28,8 +30,9 @@ def model_name(path: str) -> str:
     return PurePosixPath(path.rstrip("/")).name.rpartition(":")[2] or path
 
 
-def strategy_of(config: Mapping[str, Any]) -> str:
-    """Return the strategy of a run's stages: length-only, finetuned, included, or the names of its stages."""
+def strategy_of(config: Mapping[str, Any], presets: Mapping[str, Table]) -> str:
+    """Return the strategy of a run's stages: length-only, finetuned, included, the one of the task's `presets` with
+    these stages, or the names of the stages."""
     stages = [set(stage["rewards"]) for stage in config["stages"].values()]
     if all(signals == {"length"} for signals in stages):
         return LENGTH_ONLY
@@ -37,21 +40,46 @@ def strategy_of(config: Mapping[str, Any]) -> str:
         return INCLUDED
     if len(stages) == 2 and stages[0] == {"length"} and "length" not in stages[1]:
         return FINETUNED
-    return "+".join(config["stages"])
+    return preset_strategy(config, presets) or "+".join(config["stages"])
 
 
-def reward_of(config: Mapping[str, Any]) -> str:
+def preset_strategy(config: Mapping[str, Any], presets: Mapping[str, Table]) -> str:
+    """Return the strategy of the task's `presets` with a run's stages; of several, such as one with thoughts and one
+    without, that whose settings the run has most of, and of equal ones the first. Empty if none has these stages."""
+    alike = {name: table for name, table in presets.items() if list(table.get("stages", ())) == list(config["stages"])}
+    own = leaves(config)
+
+    def differing(name: str) -> int:
+        return sum(own.get(key) != value for key, value in leaves(alike[name]).items())
+
+    return min(alike, key=differing, default="")
+
+
+def reward_of(config: Mapping[str, Any], presets: Mapping[str, Table]) -> str:
     """Return the reward configuration of a run's last stage, such as `meteor-rouge`, with weights other than 1. If a
-    name has no room for the signals, it has their number."""
+    name has no room for the signals, it has their number, with weights other than those of the strategy in the task's
+    `presets`."""
     rewards = dict(list(config["stages"].values())[-1]["rewards"])
     quality = {name: weight for name, weight in rewards.items() if name != "length"}
     if not quality:
         return LENGTH_ONLY
     if len(quality) > NAMED:
-        return f"{len(quality)} signals"
+        return f"{len(quality)} signals{_changed(config, presets)}"
     known = label_of(tuple(quality))
     unusual = [f"{name}={weight:g}" for name, weight in rewards.items() if weight != 1.0]
     return f"{known} ({', '.join(unusual)})" if unusual else known
+
+
+def _changed(config: Mapping[str, Any], presets: Mapping[str, Table]) -> str:
+    """The weights of a run's last stage that its strategy has otherwise, in brackets; empty without any."""
+    stage, stages = list(config["stages"])[-1], presets.get(preset_strategy(config, presets), {}).get("stages", {})
+    usual, own = stages.get(stage, {}).get("rewards"), config["stages"][stage]["rewards"]
+    if not isinstance(usual, Mapping):  # names of signals, without weights
+        return ""
+    changed = {name: own.get(name, 0.0) for name in {**usual, **own} if own.get(name) != usual.get(name)}
+    if len(changed) > NAMED:
+        return " (own weights)"
+    return f" ({', '.join(f'{name}={weight:g}' for name, weight in changed.items())})" if changed else ""
 
 
 def label_of(signals: Sequence[str]) -> str:

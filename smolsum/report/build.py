@@ -8,8 +8,10 @@ from smolsum.report.document import Figure, Item, Page, Section
 from smolsum.report.outcomes import compared, journeys
 from smolsum.report.results import configuration_results
 from smolsum.report.sections import (
+    difficulty,
     findings,
     judge,
+    lengths,
     paper,
     provenance,
     published,
@@ -43,6 +45,9 @@ def build(inputs: ReportInputs) -> Page:
             "Quality, length and errors",
             [
                 *targets.targets_items(inputs),
+                *lengths.histogram_figures(inputs, ways),
+                *lengths.validity_tables(ways),
+                *difficulty.difficulty_figures(ways),
                 *(paper.length_figures(inputs, results) if study else []),
                 scores.errors_table(inputs, results),
                 *training.error_figures(inputs),

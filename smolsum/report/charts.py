@@ -17,6 +17,8 @@ WIDTH, PANEL = 400.0, 310.0
 """widths of a drawing, and of one of several that are placed next to or below each other"""
 REM = 13.0
 """units in 1 rem at a drawing's full width"""
+FEW = 14
+"""panels of a drawing that are placed two a row"""
 MANY = 200
 """points above which a scatter draws them small and faint"""
 COLOURS = 8
@@ -40,11 +42,26 @@ class PlotSeries:
 
 
 @dataclass(frozen=True)
+class Band:
+    """What x should be: a value, and from where to where around it; `name` stands in the legend."""
+
+    name: str
+    low: float
+    middle: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Plot:
-    """One small plot."""
+    """One small plot; its y axis has per cent where the values are `shares`, and both axes have room for the points of
+    `room`, so that several plots can have the same."""
 
     title: str
     series: tuple[PlotSeries, ...]
+    x_title: str = "step"
+    shares: bool = False
+    band: Band | None = None
+    room: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,21 +99,25 @@ def panels(panels: Sequence[Plot], names: Sequence[str]) -> tuple[str, ...]:
 
 
 def lines(panels: Sequence[Plot], names: Sequence[str], *, alt: str) -> str:
-    """Return the same in one drawing, two panels a row, for pages that cannot place them."""
+    """Return the same in one drawing, two panels a row, for pages that cannot place them; three where there are many,
+    so that it is not much taller than wide."""
+    pieces = _pieces(panels, names)
+    across = 2 if len(pieces) <= FEW else 3
     parts, y, row = [], 0.0, 0.0
-    for place, (content, height, _) in enumerate(_pieces(panels, names)):
-        if place % 2 == 0:
+    for place, (content, height, _) in enumerate(pieces):
+        if place % across == 0:
             y, row = y + row, 0.0
         row = max(row, height)
-        parts.append(f'<g transform="translate({(place % 2) * (PANEL + 20):g} {y:g})">{content}</g>')
-    return _svg("".join(parts), y + row, alt, 2 * PANEL + 20)
+        parts.append(f'<g transform="translate({(place % across) * (PANEL + 20):g} {y:g})">{content}</g>')
+    return _svg("".join(parts), y + row, alt, across * PANEL + (across - 1) * 20)
 
 
 def _pieces(panels: Sequence[Plot], names: Sequence[str]) -> list[tuple[str, float, str]]:
     """Content, height and alternative text of each panel, and of the legend."""
     height = 150.0
-    drawn = [_plot(panel, PANEL, height, names, x_title="step", whole=True) for panel in panels]
-    legend, tall = _legend(names, 2, PANEL)
+    drawn = [_plot(panel, PANEL, height, names, x_title=panel.x_title, whole=True) for panel in panels]
+    band = next((panel.band.name for panel in panels if panel.band), "")
+    legend, tall = _legend(names, 2, PANEL, band=band)
     found = [(content, height + 20, panel.title) for content, panel in zip(drawn, panels, strict=True)]
     return [*found, (legend, tall + 8, f"Legend: {', '.join(names)}")]
 
@@ -205,22 +226,45 @@ def _cross(spot: Spot, place: Callable[[float, float], tuple[float, float]], col
     return f'<path class="span {colour}" d="{path}"/>' if path else ""
 
 
-def heat(names: Sequence[str], values: Sequence[Sequence[float]], *, alt: str) -> str:
-    """Return a square of numbers in [-1, 1]: green above 0, red below, grey for NaN."""
+def heat(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Sequence[Sequence[float]],
+    *,
+    alt: str,
+    show: Callable[[float], str],
+    titles: tuple[str, str] = ("", ""),
+) -> str:
+    """Return a grid of numbers in [-1, 1]: green above 0, red below, grey for NaN. `titles` are those of the rows and
+    of the columns; a long name of a column is broken at a space, a hyphen or an underscore."""
     label, size = 78.0, 74.0
-    parts = []
-    for row, name in enumerate(names):
-        parts.append(_text(label - 6, 24 + row * 34 + 21, name, "end"))
-        parts.append(_text(label + row * size + size / 2, 16, shortened(name, int(size / LETTER) + 1), "middle"))
+    heads = [_broken(name, int(size / LETTER)) for name in columns]
+    above = 14.0 * any(titles)
+    top = above + 11 + 13 * max(len(lines) for lines in heads)
+    width = label + size * len(columns)
+    parts = [_text(label - 6, 11, titles[0], "end", "title"), _text(width, 11, titles[1], "end", "title")] * any(titles)
+    for column, lines in enumerate(heads):
+        for line, text in enumerate(reversed(lines)):
+            parts.append(_text(label + column * size + size / 2, top - 8 - 13 * line, text, "middle"))
+    for row, name in enumerate(rows):
+        parts.append(_text(label - 6, top + row * 34 + 21, name, "end"))
         for column, value in enumerate(values[row]):
-            x, y = label + column * size, 24 + row * 34
+            x, y = label + column * size, top + row * 34
             known = not math.isnan(value)
             kind = "none" if not known else "pos" if value >= 0 else "neg"
             opacity = f' fill-opacity="{0.12 + 0.6 * min(1.0, abs(value)):.2f}"' if known else ""
             parts.append(f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{size - 2:g}" height="32"{opacity}/>')
-            shown = f"{round(value, 2) + 0.0:+.2f}".replace("-", "\N{MINUS SIGN}") if known else "\N{EN DASH}"
-            parts.append(_text(x + size / 2 - 1, y + 20, shown, "middle"))
-    return _svg("".join(parts), 24 + 34 * len(names) + 4, alt, label + size * len(names))
+            parts.append(_text(x + size / 2 - 1, y + 20, show(value) if known else "\N{EN DASH}", "middle"))
+    return _svg("".join(parts), top + 34 * len(rows) + 4, alt, width)
+
+
+def _broken(name: str, letters: int) -> list[str]:
+    """A name in one line, or in two of at most so many letters each."""
+    if len(name) <= letters:
+        return [name]
+    ends = [place + 1 for place, letter in enumerate(name) if letter in " -_" and place < letters]
+    end = ends[-1] if ends else letters
+    return [name[:end].strip(), shortened(name[end:], letters)]
 
 
 def bars(names: Sequence[str], parts: Sequence[str], shares: Sequence[Sequence[float]], *, alt: str) -> str:
@@ -286,23 +330,30 @@ def _plot(
     if not points:
         parts.append(_text((left + right) / 2, (top + bottom) / 2, "no values", "middle", "faint"))
         return "".join(parts)
-    x_ticks = ticks(min(x for x, _ in points), max(x for x, _ in points), whole=whole)
-    y_ticks = ticks(min(y for _, y in points), max(y for _, y in points))
+    band = (panel.band.low, panel.band.high) if panel.band else ()
+    xs, ys = ([one[axis] for one in (*points, *panel.room)] for axis in (0, 1))
+    x_ticks = ticks(min([*xs, *band]), max([*xs, *band]), whole=whole)
+    y_ticks = ticks(min(ys), max(ys))
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
         up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
         return left + across * (right - left), bottom - up * (bottom - top)
 
+    if panel.band:
+        first, middle, last = (place(x, y_ticks[0])[0] for x in (panel.band.low, panel.band.middle, panel.band.high))
+        box = f'x="{first:.1f}" y="{top:g}" width="{last - first:.1f}" height="{bottom - top:g}"'
+        parts.append(f'<rect class="blank" {box}><title>{escape(panel.band.name)}</title></rect>')
+        parts.append(f'<path class="front" d="M{middle:.1f} {top:.1f}V{bottom:.1f}"/>')
     for tick in y_ticks:
         y = place(x_ticks[0], tick)[1]
         parts.append(f'<path class="grid" d="M{left:.1f} {y:.1f}H{right:.1f}"/>')
-        parts.append(_text(left - 4, y + 3.5, tick_text(tick), "end", "faint"))
+        parts.append(_text(left - 4, y + 3.5, percent_text(tick) if panel.shares else tick_text(tick), "end", "faint"))
     for tick in x_ticks:
         x = place(tick, y_ticks[0])[0]
         anchor = "end" if tick == x_ticks[-1] else "middle"
         parts.append(_text(x, bottom + 15, tick_text(tick), anchor, "faint"))
-    if dots:
+    if dots or panel.shares:
         parts.append(_text(right, height + 6, x_title, "end", "faint"))
     else:
         parts.append(_text(right, 13, x_title, "end", "faint"))
@@ -381,15 +432,25 @@ def tick_text(value: float) -> str:
     return f"{value:.4g}".replace("-", "\N{MINUS SIGN}").replace("e\N{MINUS SIGN}0", "e\N{MINUS SIGN}")
 
 
-def _legend(names: Sequence[str], top: float, width: float, left: float = 8.0) -> tuple[str, float]:
-    """The names with their colours, in rows, and the height of them all."""
+def percent_text(value: float) -> str:
+    """Return the label of a tick of shares."""
+    return f"{round(100 * value, 2):g}%"
+
+
+def _legend(names: Sequence[str], top: float, width: float, left: float = 8.0, *, band: str = "") -> tuple[str, float]:
+    """The names with their colours, and that of a band, in rows, and the height of them all."""
     x, y, parts = left, top + 10, []
-    for place, name in enumerate(names):
+    for place, name in enumerate((*names, *([band] if band else []))):
         wide = len(name) * LETTER + 30
         if x > left and x + wide > width:
             x, y = left, y + 16
-        key = f'<path class="key {_class(place)}" d="M{x:.1f} {y - 4:.1f}h14"/>'
-        parts.append(f'<g class="entry {_class(place)}">{key}{_text(x + 18, y, name, "start")}</g>')
+        text = _text(x + 18, y, name, "start")
+        if place < len(names):
+            key = f'<path class="key {_class(place)}" d="M{x:.1f} {y - 4:.1f}h14"/>'
+            parts.append(f'<g class="entry {_class(place)}">{key}{text}</g>')
+        else:
+            parts.append(f'<rect class="blank" x="{x:.1f}" y="{y - 9:.1f}" width="14" height="10"/>')
+            parts.append(f'<path class="front" d="M{x + 7:.1f} {y - 9:.1f}V{y + 1:.1f}"/>{text}')
         x += wide
     return "".join(parts), (y - top + 6 if names else 0.0)
 

@@ -148,13 +148,19 @@ class TrainedRun:
 
     @property
     def strategy(self) -> str:
-        """The strategy in the study's words."""
-        return strategy_of(self.config)
+        """The strategy, in the study's words where they have one."""
+        return strategy_of(self.config, self._strategies)
 
     @property
     def reward(self) -> str:
         """The reward configuration in the study's words."""
-        return reward_of(self.config)
+        return reward_of(self.config, self._strategies)
+
+    @property
+    def _strategies(self) -> Mapping[str, Any]:
+        """The strategies of the run's task; none for a task that is not installed here."""
+        task = TASKS.get(str(self.config["task"]["name"]))
+        return task.presets.strategies if task else {}
 
     @property
     def first(self) -> EvaluationResult | None:

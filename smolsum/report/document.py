@@ -61,7 +61,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. `number` is that of the study's table that it repeats; the report's own tables begin with S."""
+    """A table. `number` is that of the study's table that it repeats; the report's own begin with a letter."""
 
     number: str
     title: str

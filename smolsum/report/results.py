@@ -1,8 +1,8 @@
 """What each configuration scored, and whether it differs from its model's length-only baseline."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from smolsum.config.run_labels import LENGTH_ONLY, PREFIX, REWARD_SETS
 from smolsum.report.collect import EvaluationResult, ReportInputs, TrainedRun
 from smolsum.report.document import Cell, number, p_value, plain
+from smolsum.report.significance import Tally, tally
 from smolsum.stats.loading import Arm, group_seeds
 from smolsum.stats.multiple_testing import holm
 from smolsum.stats.paired import McNemar, mcnemar
@@ -31,12 +32,19 @@ class ConfigurationResult:
     """as in the study's tables"""
     evaluations: tuple[EvaluationResult, ...]
     runs: tuple[TrainedRun, ...]
-    test: MixedResult | None = None
-    """against the baseline, in the composite; None unless both were judged"""
+    tests: Mapping[str, MixedResult] = field(default_factory=dict)
+    """against the baseline, in the composite and each of the judge's criteria that both have"""
     p_holm: float = math.nan
-    """adjusted over all comparisons with a baseline in this report"""
+    """that of the composite, adjusted over all comparisons with a baseline in this report"""
+    tally: Tally = field(default_factory=Tally)
+    """how many of the tests are significant, each adjusted likewise"""
     flips: McNemar | None = None
     """examples that pass now and did not in the baseline, and the reverse"""
+
+    @property
+    def test(self) -> MixedResult | None:
+        """The test against the baseline in the composite; None unless both were judged."""
+        return self.tests.get(COMPOSITE)
 
     @property
     def first(self) -> EvaluationResult:
@@ -119,15 +127,18 @@ def configuration_results(inputs: ReportInputs) -> list[ConfigurationResult]:
     ]
     order = {reward: place for place, reward in enumerate(REWARD_SETS)}
     found.sort(key=lambda one: (one.model.casefold(), one.strategy, order.get(one.reward, len(order)), one.name))
-    tested = [_tested(one, baselines[one.model]) for one in found]
+    tested = [_tested(one, baselines[one.model], inputs.criteria) for one in found]
     adjusted = holm([one.test.result.p if one.test else math.nan for one in tested])
-    return [replace(one, p_holm=p) for one, p in zip(tested, adjusted, strict=True)]
+    tallies = tally([one.tests for one in tested])
+    return [replace(one, p_holm=p, tally=found) for one, p, found in zip(tested, adjusted, tallies, strict=True)]
 
 
-def compare(a: ConfigurationResult, b: ConfigurationResult) -> MixedResult | None:
-    """Return b - a in the composite over shared examples; None unless examples have both."""
-    pair = paired_values(COMPOSITE, a.evaluations, b.evaluations)
-    return compare_runs(*pair, alternative="two-sided") if pair else None
+def compare(
+    a: Sequence[EvaluationResult], b: Sequence[EvaluationResult], metrics: Sequence[str]
+) -> dict[str, MixedResult]:
+    """Return b - a over shared examples, in each of the metrics that examples have in both."""
+    pairs = {metric: paired_values(metric, a, b) for metric in metrics}
+    return {metric: compare_runs(*pair, alternative="two-sided") for metric, pair in pairs.items() if pair}
 
 
 def _result(group: Sequence[TrainedRun]) -> ConfigurationResult:
@@ -138,9 +149,12 @@ def _result(group: Sequence[TrainedRun]) -> ConfigurationResult:
     return replace(one, name=name + one.seeds)
 
 
-def _tested(one: ConfigurationResult, baseline: ConfigurationResult | None) -> ConfigurationResult:
+def _tested(
+    one: ConfigurationResult, baseline: ConfigurationResult | None, criteria: Sequence[str]
+) -> ConfigurationResult:
     if baseline is None:
         return one
     single = len(one.evaluations) == len(baseline.evaluations) == 1
     flips = count_flips(PASSED, baseline.first, one.first) if single else None
-    return replace(one, test=compare(baseline, one), flips=flips)
+    tests = compare(baseline.evaluations, one.evaluations, (*criteria, COMPOSITE))
+    return replace(one, tests=tests, flips=flips)

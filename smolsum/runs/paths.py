@@ -10,9 +10,9 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from itertools import chain, count
@@ -21,7 +21,8 @@ from pathlib import Path
 import tomli
 
 from smolsum.config.hub import hub_name
-from smolsum.config.run_labels import NAMED
+from smolsum.config.presets import Table
+from smolsum.config.run_labels import NAMED, preset_strategy, reward_of
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.files import locked, point, writing
@@ -156,14 +157,16 @@ def safe_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("._-") or "model"
 
 
-def planned_name(config: Config, runs_dir: Path) -> str:
-    """Return the configured name, or one made from model, strategy, rewards and time that `runs_dir` does not have."""
+def planned_name(config: Config, presets: Mapping[str, Table], runs_dir: Path) -> str:
+    """Return the configured name, or one made from model, strategy, rewards and time that `runs_dir` does not have.
+    `presets` are the strategies of the task."""
     if config.run.name:
         return config.run.name
     rewards = dict.fromkeys(r for stage in config.stages.values() for r in stage.trained_rewards)
     quality = [r for r in rewards if r != "length"] or list(rewards)
-    strategy = "finetuned" if list(config.stages) == ["length", "quality"] else "-".join(config.stages)
-    what = "-".join(quality) if len(quality) <= NAMED else f"{len(quality)}-signals"
+    settings = asdict(config)
+    strategy = preset_strategy(settings, presets) or "-".join(config.stages)
+    what = "-".join(quality) if len(quality) <= NAMED else safe_name(reward_of(settings, presets))
     return derive_name(config.model.path, strategy, what, datetime.now(), runs_dir)
 
 

@@ -120,7 +120,7 @@ class Session:
         another rank would train something else, or where a resumed run would."""
         self._compare_ranks(setup, plan)
         if self._paths is None:
-            name = planned_name(self.config, self.runs_dir)
+            name = planned_name(self.config, setup.task.presets.strategies, self.runs_dir)
             self._mirror.expect_none(name)
             self._paths = create_run(self.runs_dir, name)
         self._files.enter_context(acquire(self.paths))

@@ -19,13 +19,15 @@ from support.refusals import assert_refused
 from support.training import after_step, arguments, events, learned, weights
 
 from smolsum.cli import main
+from smolsum.cli.grid import Selection, choose
 from smolsum.cli.grid_train import LOCK
-from smolsum.config.sections import Config
+from smolsum.config.resolve import resolve
+from smolsum.config.sections import Config, to_toml
 from smolsum.errors import MachineError
 from smolsum.files import locked, read_jsonl
 from smolsum.runs.control import make_request
 from smolsum.runs.grid_record import GRID, GridWriter
-from smolsum.runs.paths import RunPaths, acquire
+from smolsum.runs.paths import RunPaths, acquire, create_run
 from smolsum.runs.record_io import read
 from smolsum.runs.records import GridRecord
 from smolsum.tasks import TASKS
@@ -395,6 +397,23 @@ def test_eval_selects_runs_by_the_flags_of_train(whole: Path, call: Call) -> Non
         (["--model=tiny", "--name=mine"], "--name"),
     ):
         assert_refused(eval_of(*flags), named)
+
+
+def test_strategies_whose_stages_have_the_same_names_are_told_apart(tmp_path: Path, call: Call) -> None:
+    """A plan names each run after its strategy, and each strategy finds its own run."""
+    strategies = TASKS["strict-json"].presets.strategies
+    plan = ["--task=strict-json", "--strategy=all", f"--runs-dir={tmp_path}", "--dry-run"]
+    out, _ = done(call("train", *plan), "4 to train")
+    names = [line.split()[0] for line in out.splitlines()[1:]]
+    assert [re.sub(r"tiny-json-(.*)-\d-signals", r"\1", name) for name in names] == list(strategies)
+    for name, strategy in zip(names, strategies, strict=True):
+        config = resolve(TASKS, flags={"task.name": "strict-json"}, strategy=strategy, sets=()).config
+        paths = create_run(tmp_path, name)
+        paths.config.write_text(to_toml(config))
+        paths.status.write_text('{"state": "finished"}')
+    for name, strategy in zip(names, strategies, strict=True):
+        chosen = choose(Selection((None,), (strategy,), (None,)), tmp_path)
+        assert [run.name for run in chosen.finished] == [name]
 
 
 def test_dry_run_shows_the_step_of_a_stopped_run(data: Path, whole: Path, call: Call) -> None:

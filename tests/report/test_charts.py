@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from smolsum.report import charts
-from smolsum.report.charts import AxisText, Plot, PlotSeries, Spot, Way
+from smolsum.report.charts import AxisText, Band, Plot, PlotSeries, Spot, Way
 from smolsum.report.sections.scores import mean_interval
 
 AXIS = AxisText("x", str)
@@ -72,7 +72,7 @@ def test_names_cannot_break_a_drawing() -> None:
     name = 'a<b>&"c"'
     drawings = [
         charts.lines([Plot(name, (PlotSeries(name, ((0.0, 0.0),)),))], [name], alt=name),
-        charts.heat([name, "b"], [[1.0, math.nan], [math.nan, 1.0]], alt=name),
+        charts.heat([name, "b"], [name, "b"], [[1.0, math.nan], [math.nan, 1.0]], alt=name, show=str),
         charts.bars([name], [name], [[0.5]], alt=name),
         charts.scatter([PlotSeries(name, ((0.0, 0.0),))], alt=name, x_title=name, y_title=name),
         charts.ways(
@@ -112,6 +112,35 @@ def test_pieces_fit_a_phone() -> None:
             assert left >= 0
             assert left + wide <= width + 1
             assert 0 <= float(text.get("y") or 0) <= height
+
+
+@pytest.mark.parametrize("largest", [70.0, 1024.0, 8192.0])
+@pytest.mark.parametrize("kind", ["histogram", "heat"])
+def test_texts_do_not_cover_one_another(kind: str, largest: float) -> None:
+    """Titles, names and numbers of the drawings with the longest texts: each is inside, and none on another."""
+    name = "think-curriculum with 7 signal…, share"
+    if kind == "histogram":
+        series = PlotSeries("before training", ((0.0, 0.0), (0.0, 0.125), (largest, 0.125), (largest, 0.0)))
+        band = Band("target 64 ±5 tokens", 58.5, 64.0, 69.5)
+        pieces = charts.panels([Plot(name, (series,), "tokens", True, band)], ["before training", "after training"])
+    else:
+        stages = ["untrained", "format_basics", "a stage of very many letters", "x" * 40]
+        values = [[-1.0, 0.5, math.nan, 1.0]] * 3
+        titles = ("difficulty", "after stage")
+        pieces = (
+            charts.heat(["simple", "medium", "hard"], stages, values, alt="x", show="{:.1%}".format, titles=titles),
+        )
+    for piece in pieces:
+        root = ElementTree.fromstring(piece)
+        width, height = map(float, (root.get("viewBox") or "").split()[2:])
+        boxes = []
+        for text in root.iter("{http://www.w3.org/2000/svg}text"):
+            wide, x = len(text.text or "") * charts.LETTER, float(text.get("x") or 0)
+            left = {"start": x, "middle": x - wide / 2, "end": x - wide}[text.get("text-anchor") or "start"]
+            boxes.append((left, float(text.get("y") or 0), left + wide))
+        assert all(left >= 0 and right <= width + 1 and 9 <= y <= height for left, y, right in boxes)
+        for one, other in combinations(boxes, 2):
+            assert one[2] <= other[0] or other[2] <= one[0] or abs(one[1] - other[1]) >= 9
 
 
 def test_a_scatter_survives_1600_points() -> None:

@@ -13,6 +13,7 @@ from support.studies import CRITERIA, PATHS, judged, run
 from smolsum.report.render.html import script, style, to_html
 
 Element = ElementTree.Element
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture
@@ -120,3 +121,44 @@ def test_curves_do_not_cross_from_stage_to_stage(tmp_path: Path) -> None:
         "A dashed line is the end of a stage.", "Each stage measures KL from the policy that it began with."
     )  # fmt: skip
     assert found["3"].notes == found["2"].notes[:1]
+
+
+@pytest.mark.parametrize(
+    ("stages", "weight", "expected"),
+    [
+        ({"length": ["length"], "quality": ["meteor", "bleu"]}, 1.0,
+         {"length, mean ↑": (1, 4), "meteor, mean ↑": (5, 8), "bleu, mean ↑": (5, 8)}),
+        ({"included": ["length", "meteor"]}, -1.0, {"length, mean ↑": (1, 4), "meteor, mean": (1, 4)}),
+        ({"length": ["length"]}, 1.0, {}),
+    ],
+)  # fmt: skip
+def test_each_signal_has_a_curve(
+    stages: dict[str, list[str]], weight: float, expected: dict[str, tuple[int, int]], tmp_path: Path
+) -> None:
+    """Where several make the reward, each has the steps of the stages that reward it; only of a penalty less is
+    better."""
+    root = run(tmp_path, "one", PATHS["lfm"], stages, judged({"composite": [0.5, 0.6]}), {"composite": 0.55})
+    config = (root / "config.toml").read_text()
+    (root / "config.toml").write_text(config.replace("meteor = 1.0", f"meteor = {weight}"))
+    found = {title: curve for title, curve in _curves(figures(report_of(root))["3"].svg).items() if "mean" in title}
+    assert {"advantage, mean", "tokens, mean"} <= set(found)
+    signals = {title: curve for title, curve in found.items() if title not in ("advantage, mean", "tokens, mean")}
+    assert list(signals) == list(expected)
+    for title, (first, last) in expected.items():
+        ticks, steps = signals[title]
+        assert steps == last - first + 1
+        assert ticks[0] <= first
+        assert ticks[-1] >= last
+
+
+def _curves(svg: str) -> dict[str, tuple[list[float], int]]:
+    """Of each panel, by its title: the ticks of its x axis, and the points of its first curve."""
+    found = {}
+    for panel in ElementTree.fromstring(svg).iter(f"{SVG}g"):
+        texts = list(panel.iter(f"{SVG}text"))
+        title = next((node.text for node in texts if node.get("class") == "title"), None)
+        curve = next((node.attrib["d"] for node in panel.iter() if node.get("class") == "line c0"), None)
+        if panel.get("transform") and title and curve:
+            ticks = [float(node.text or 0) for node in texts if node.get("y") == "145.0"]
+            found[title] = (ticks, len(re.findall("[ML]", curve)))
+    return found

@@ -121,6 +121,28 @@ def test_a_front_is_of_one_model(page: Page) -> None:
     assert all("13 configurations" in figure.alt for figure in fronts.values())
 
 
+def test_lengths_of_a_model_share_their_axes(page: Page) -> None:
+    """Figures L1: a panel for each of the 13 configurations of a model, with the same numbers at both axes."""
+    for number in ("L1a", "L1b"):
+        *panels, legend = figures(page)[number].parts
+        assert len(panels) == 13
+        assert len({tuple(re.findall(r">(-?[\d.]+%?)</text>", panel)) for panel in panels}) == 1
+        assert "target 64 ±5 tokens" in legend
+
+
+def test_every_configuration_counts_its_metrics(page: Page) -> None:
+    """Tables 10-13 say of five metrics how many differ from the baseline; the composite is one of them."""
+    for number in ("10", "11", "12", "13"):
+        one = table(page, number)
+        place, holm = one.columns.index("Metrics"), one.columns.index("p (Holm)")
+        for row in one.rows[1:]:
+            counts = [int(count) for count in re.findall(r"(\d)/5", row[place].text)]
+            assert 0 <= sum(counts) <= 5
+            p, direction = row[holm].value, row[-1].text
+            assert isinstance(p, float)
+            assert p >= 0.05 or f"/5 {direction}" in row[place].text
+
+
 def test_the_whole_study_is_a_small_file(page: Page, tmp_path: Path) -> None:
     """26 runs make one page below a megabyte that loads nothing, and no two tables, figures or sections of the page
     have one id."""

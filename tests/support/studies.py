@@ -108,6 +108,7 @@ def run(
     }
     (root / "run.json").write_text(json.dumps(info))
     (root / "status.json").write_text(json.dumps({"state": state, "step": last}))
+    rewarded = [signals for signals in stages.values() for _ in range(steps)]
     lines = [
         {
             "step": step, "stage": "s", "loss": 0.1 / step, "grad_norm": 2.0 / step, "kl": 0.001 * step, "entropy": 1.0,
@@ -115,6 +116,7 @@ def run(
             "advantages/mean": 0.0, "advantages/std": 0.9, "completions/mean_length": 90.0 - step,
             "completions/min_length": 40.0, "completions/max_length": 128.0,
             "length/within_tol": 0.1 * step / last, "perf/step_s": 60.0,
+            **{f"rewards/{name}/mean": 0.5 + 0.1 * step / last for name in rewarded[step - 1]},
         }
         for step in range(1, last + 1)
     ]  # fmt: skip
@@ -166,6 +168,8 @@ def the_study(runs: Path) -> None:
             if found := lengths.get((model, name)):
                 metrics |= {f"completions/{k}_length": float(found[k]) for k in ("mean", "std", "min", "max")}
                 metrics |= {f"completions/p{p}_length": float(found[f"p{p}"]) for p in (50, 90, 95, 99)}
+                drawn = np.random.default_rng(11).normal(float(found["mean"]), float(found["std"]), size=200)
+                columns["tokens"] = np.clip(np.round(drawn), float(found["min"]), float(found["max"]))
                 metrics["length/within_tol"] = int(found["within"].split("/")[0]) / 200
             examples = judged(columns, [f"Summary {i}: {LONG}" for i in range(200)])
             run(runs, f"{model}-{name}", PATHS[model], stages_of(row["table"], name), examples, metrics, steps=500)

@@ -76,7 +76,9 @@ def to_latex(page: Page, _folder: Path) -> str:
     parts = [f"{_PREAMBLE}{colours()}\\title{{{escape(page.title)}}}\n\\date{{}}\n\\begin{{document}}\n\\maketitle"]
     parts += [rf"\noindent {escape(line)}\par" for line in page.verdict.splitlines()]
     if study:
-        parts.append(r"\noindent Tables and figures without an S repeat those of the study under their numbers.\par")
+        parts.append(
+            r"\noindent Tables and figures without a letter in front repeat the study's, with its numbers.\par"
+        )
     for section in page.sections:
         shown = [rf"\noindent {escape(line)}\par" for line in section.text]
         for item in section.items:

@@ -222,7 +222,7 @@ def _figure(journeys: Sequence[Journey], metrics: Compared) -> list[Figure]:
 
 
 def _axis(title: str, metric: Metric) -> charts.AxisText:
-    text = (lambda value: f"{round(100 * value, 2):g}%") if _is_share(metric) else charts.tick_text
+    text = charts.percent_text if _is_share(metric) else charts.tick_text
     return charts.AxisText(title, text, metric.better == "lower")
 
 

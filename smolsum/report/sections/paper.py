@@ -29,6 +29,7 @@ from smolsum.report.document import (
 from smolsum.report.results import FLIPPED, ConfigurationResult, baseline_of, compare, flip_cells, paired_values
 from smolsum.report.sections.scores import ERRORS
 from smolsum.report.shell_commands import baseline_command, judge_all_command, judge_command, train_command
+from smolsum.report.significance import METRICS, tally_note
 from smolsum.rewards import MEANINGS
 from smolsum.stats.correlation import correlate
 from smolsum.stats.paired import ALPHA
@@ -52,7 +53,7 @@ LENGTHS = (
 )
 """title, name in the metrics, and format"""
 _ALPHA_SIGN = "\N{GREEK SMALL LETTER ALPHA}"
-_TESTED = ("ΔAverage", "t", "p", "Sig", "p (Holm)", "95 % interval", "Direction")
+_TESTED = ("ΔAverage", "t", "p", "Sig", "p (Holm)", "95 % interval", METRICS, "Direction")
 _JUDGED = ("Average", *map(str.title, CRITERIA), "Pass Rate")
 _HIGHER = dict.fromkeys(("Composite", *_JUDGED), "higher")
 _OFF_TARGET = ("too long", "too short")
@@ -139,7 +140,8 @@ def result_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult]) 
         rows = [(words(one.model), words(one.name), *_judged(inputs, one), *_tested(inputs, one)) for one in others]
         columns = ("Model", "Configuration", *_JUDGED, *_TESTED)
         title = "Configurations that the study does not have"
-        tables.append(Table("S1", title, columns, mark_best(rows, range(2, 8)), better=_HIGHER))
+        notes = tuple(_metrics_note(others))
+        tables.append(Table("S1", title, columns, mark_best(rows, range(2, 8)), notes, better=_HIGHER))
     return [*tables, _strategies_table(inputs, results)] if inputs.has_references else tables
 
 
@@ -157,7 +159,8 @@ def _results(label: str, inputs: ReportInputs, model: str, strategy: str, mine: 
     rows += _not_run(inputs, model, strategy, mine, len(columns))
     notes = [
         f"Sig: two-sided paired t-test against the length-only baseline on the average, {_ALPHA_SIGN} = {ALPHA}; "
-        "p (Holm) is adjusted over all comparisons with a baseline in this report."
+        "p (Holm) is adjusted over all comparisons with a baseline in this report.",
+        *_metrics_note(mine),
     ]
     tests = [(one, one.test.result) for one in mine if one.test]
     if averages := {one.name: average for one, _ in tests if (average := one.metric(COMPOSITE)) is not None}:
@@ -255,8 +258,15 @@ def _tested(inputs: ReportInputs, one: ConfigurationResult) -> tuple[Cell, ...]:
         number(result.delta, signed(4)),
         *test_cells(result.t, result.p, one.p_holm),
         interval(result.ci_low, result.ci_high),
+        one.tally.cell,
         direction_cell(result.delta, result.p),
     )
+
+
+def _metrics_note(mine: Sequence[ConfigurationResult]) -> list[str]:
+    """A note on the column of metrics; none where nothing is tested."""
+    tested = dict.fromkeys(metric for one in mine for metric in one.tests)
+    return [tally_note(list(tested), "from the baseline")] if tested else []
 
 
 def _not_run(
@@ -304,7 +314,7 @@ def _strategies_table(inputs: ReportInputs, results: Sequence[ConfigurationResul
         staged, joint = best[FINETUNED], best[INCLUDED]
         if staged is None or joint is None:
             tested = [next(cell for cell in cells if cell.command)] * 6
-        elif (test := compare(staged, joint)) is None:
+        elif (test := compare(staged.evaluations, joint.evaluations, [COMPOSITE]).get(COMPOSITE)) is None:
             tested = [empty(judge_command(inputs, joint.first), "no example has both scores")] * 6
         else:
             result = test.result
@@ -381,7 +391,9 @@ def correlation_figures(inputs: ReportInputs, results: Sequence[ConfigurationRes
             label, title = f"1{letter(len(figures))}", f"Correlation of judged metrics, {model}, {title}"
             n, files = next(iter(found.values())).n, len(frames)
             note = f"n = {n}: all examples of {files} evaluation{'s' * (files > 1)} pooled."
-            figures.append(Figure(label, title, charts.heat(CRITERIA, values, alt=alt), alt, (note,)))
+            figures.append(
+                Figure(label, title, charts.heat(CRITERIA, CRITERIA, values, alt=alt, show=signed(2)), alt, (note,))
+            )
     return figures
 
 

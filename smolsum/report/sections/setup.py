@@ -1,5 +1,6 @@
 """What was done: data, judged metrics, signals and settings of the runs (Tables 1-3, 7, 9 and S8)."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -37,6 +38,10 @@ HYPERPARAMETERS = (
     ("Adapter", "model.adapter"),
     ("Seed", "train.seed"),
 )
+BEFORE_EPOCHS = "train.accumulation_steps"
+"""the setting that the row of the epochs follows"""
+EPOCHS = "Training epochs, each stage"
+EPOCHS_NOTE = "Epochs: steps times the prompts of a step, divided by the prompts of the training split."
 OF_STAGES = {"sampling.temperature": "temperature", "optimizer.learning_rate": "learning_rate", "grpo.beta": "beta"}
 """settings that a stage may override, with their names there"""
 MAX_UNFOLDED = 12
@@ -180,11 +185,41 @@ def settings_table(inputs: ReportInputs) -> Table:
             rows.append((words(title), Cell(" | ".join(found), source=next(iter(found.values())))))
         elif not inputs.trained:
             rows.append((words(title), empty(train_command(inputs, inputs.models[0]))))
+        if key == BEFORE_EPOCHS and (epochs := _epochs_cell(inputs.trained)) is not None:
+            rows.append((words(EPOCHS), epochs))
     several = "Several values: not all runs share it; the table of differences says which run has which."
     notes = [several] if len(inputs.trained) > 1 else []
     if any(", then " in row[1].text for row in rows):
         notes.append("Then: from stage to stage.")
+    if any(row[0].text == EPOCHS for row in rows):
+        notes.append(EPOCHS_NOTE)
     return Table("9", "GRPO hyperparameters", ("Hyperparameter", "Value"), tuple(rows), tuple(notes))
+
+
+def _epochs(run: TrainedRun, stage: str) -> float | None:
+    """The epochs of a stage over the training split, also where it takes some kinds of prompts more often than others;
+    None if the size of the split or of a step is not known."""
+    train, corpus = run.config.get("train", {}), run.info.corpus
+    sizes = [train.get("prompts_per_step"), train.get("accumulation_steps", 1)]
+    if corpus is None or not corpus.train.examples or not all(isinstance(size, int) for size in sizes):
+        return None
+    return float(run.info.steps[stage] * math.prod(sizes) / corpus.train.examples)
+
+
+def _epochs_text(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _epochs_cell(runs: Sequence[TrainedRun]) -> Cell | None:
+    """The epochs of the runs, each with all its stages; None if they are not known of any."""
+    found: dict[str, CellSource] = {}
+    for run in runs:
+        known = [value for stage in run.info.steps if (value := _epochs(run, stage)) is not None]
+        if len(known) == len(run.info.steps):
+            texts = list(map(_epochs_text, known))
+            text = ", then ".join(texts) if len(set(texts)) > 1 else texts[0]
+            found.setdefault(text, CellSource(run.paths.info, "steps"))
+    return Cell(" | ".join(found), source=next(iter(found.values()))) if found else None
 
 
 def _value(config: Mapping[str, Any], key: str) -> str:
@@ -218,8 +253,10 @@ def stage_settings_tables(inputs: ReportInputs, *, signals: bool = True, every: 
     mixed = any(stage.get("mix") for run in staged for stage in run.config["stages"].values())
     rows = [_stage(run, name, mixed=mixed) for run in staged for name in run.config["stages"]]
     mix = ("Mix of prompts",) if mixed else ()
-    columns = ("Run", "Stage", "Steps", "Temperature", "Learning rate", "KL beta (β)", *mix, "Signals and weights")
-    return [Table("9b", "Stages", columns, tuple(rows), folded=len(rows) > MAX_UNFOLDED)]
+    settings = ("Temperature", "Learning rate", "KL beta (β)", *mix, "Signals and weights")
+    columns = ("Run", "Stage", "Steps", "Epochs", *settings)
+    notes = (EPOCHS_NOTE,) if any(row[columns.index("Epochs")] is not DASH for row in rows) else ()
+    return [Table("9b", "Stages", columns, tuple(rows), notes, folded=len(rows) > MAX_UNFOLDED)]
 
 
 def _differ(config: Mapping[str, Any], *, signals: bool) -> bool:
@@ -240,10 +277,12 @@ def _stage(run: TrainedRun, name: str, *, mixed: bool) -> tuple[Cell, ...]:
         return Cell(text, source=CellSource(path, f"stages.{name}.{field}"))
 
     own = [(_of_stage(run.config, stage, key), field) for key, field in OF_STAGES.items()]
+    epochs = _epochs(run, name)
     return (
         words(run.name),
         words(name),
         number(run.info.steps[name], plain(0), CellSource(run.paths.info, f"steps.{name}")),
+        DASH if epochs is None else number(epochs, _epochs_text),
         *(cell(DASH.text if value is None else str(value), field) for value, field in own),
         *([cell(_shares(stage.get("mix") or {}, stage.get("mix_end")), "mix")] if mixed else []),
         cell(_shares(stage["rewards"], stage.get("rewards_end")), "rewards"),

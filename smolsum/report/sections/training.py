@@ -1,12 +1,14 @@
 """What training did: the score before and after it, examples rescued and regressed, curves by step, and the cost."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from smolsum.report import charts
 from smolsum.report.collect import ReportInputs, TrainedRun
 from smolsum.report.document import (
+    ARROWS,
     DASH,
     Cell,
     CellSource,
@@ -24,31 +26,30 @@ from smolsum.report.document import (
     test_cells,
     words,
 )
-from smolsum.report.results import FLIPPED, count_flips, flip_cells, paired_values
+from smolsum.report.results import FLIPPED, compare, count_flips, flip_cells, paired_values
 from smolsum.report.sections.scores import ERRORS
 from smolsum.report.shell_commands import judge_command
+from smolsum.report.significance import METRICS, tally, tally_note
 from smolsum.runs.evaluation_records import SUMMARY
 from smolsum.stats.multiple_testing import holm
 from smolsum.stats.paired import mcnemar
 from smolsum.stats.seeds import MixedResult, compare_runs
-from smolsum.types import PASSED
+from smolsum.types import COMPOSITE, PASSED
 
 MAX_POINTS, MAX_PLOT_POINTS, MIN_POINTS = 120, 600, 30
 """points of a curve at most, of all curves in a plot together, and of a curve at least: a page stays small"""
-DYNAMICS = (
-    ("loss", "loss"),
-    ("grad_norm", "gradient norm before clipping"),
-    ("reward", "reward ↑"),
-    ("reward_std", "reward std"),
+UPDATES = (("loss", "loss"), ("grad_norm", "gradient norm before clipping"))
+REWARDS = (("reward", "reward ↑"), ("reward_std", "reward std"))
+"""metrics of which each stage has its own scale"""
+SAMPLES = (
     ("advantages/mean", "advantage, mean"),
     ("advantages/std", "advantage, std"),
     ("completions/mean_length", "tokens, mean"),
     ("completions/min_length", "tokens, shortest"),
     ("completions/max_length", "tokens, longest"),
 )
-REWARDS = ("reward", "reward_std")
-"""metrics of which each stage has its own scale"""
 SPREAD = (("frac_reward_zero_std", "groups without spread"), ("entropy", "entropy"))
+_SIGNAL = re.compile(r"rewards/(.+)/mean")
 _VALIDATION = f"validation/{ERRORS}"
 
 
@@ -58,16 +59,19 @@ def change_tables(inputs: ReportInputs) -> list[Table]:
     tests = [_before_and_after(run, inputs.score) for run in inputs.trained]
     adjusted = holm([math.nan if test is None else test.result.p for test in tests])
     names = {_test_name(test) for test in tests if test is not None} or {"paired t-test"}
+    judged_metrics = (*inputs.criteria, COMPOSITE) if inputs.criteria else ()
+    each = [compare([run.first], [run.last], judged_metrics) if run.first else {} for run in inputs.trained]
+    counted = [(one.cell,) if judged_metrics else () for one in tally(each)]
     rows: list[tuple[Cell, ...]] = []
     changes: list[tuple[Cell, ...]] = []
-    for run, test, p in zip(inputs.trained, tests, adjusted, strict=True):
+    for run, test, p, metrics in zip(inputs.trained, tests, adjusted, counted, strict=True):
         head = (words(run.model), words(run.name))
         if run.first is not None and (flips := count_flips(PASSED, run.first, run.last)) is not None:
             changes.append((*head, *flip_cells(flips)))
         if test is None:
             judged = run.first is not None and all(e.metric(inputs.score) is not None for e in (run.first, run.last))
             why = ["no example has both scores"] if judged else []
-            rows.append((*head, *[empty(judge_command(inputs, run.last), *why)] * 9))
+            rows.append((*head, *[empty(judge_command(inputs, run.last), *why)] * (9 + len(metrics))))
             continue
         result = test.result
         source = None if run.last.metric(inputs.score) is None else run.last.source(inputs.score)
@@ -79,14 +83,17 @@ def change_tables(inputs: ReportInputs) -> list[Table]:
                 number(result.delta, signed(3)),
                 *test_cells(result.t, result.p, p),
                 interval(result.ci_low, result.ci_high),
+                *metrics,
                 direction_cell(result.delta, result.p),
             )
         )
-    columns = ("Model", "Run", "Before", "After", "Δ", "t", "p", "Sig", "p (Holm)", "95 % interval", "Direction")
+    more = (METRICS,) if judged_metrics else ()
+    columns = ("Model", "Run", "Before", "After", "Δ", "t", "p", "Sig", "p (Holm)", "95 % interval", *more, "Direction")
     note = f"{inputs.score}, mean over the test examples; p, two-sided: {' or '.join(sorted(names))}"
     note += "; interval of the difference by Student's t."
+    notes = (note, *([tally_note(judged_metrics, "from before training")] if any(each) else []))
     higher = dict.fromkeys(("Before", "After"), "higher")
-    tables = [Table("S11", "What training did", columns, tuple(rows), (note,), better=higher)] if rows else []
+    tables = [Table("S11", "What training did", columns, tuple(rows), notes, better=higher)] if rows else []
     if changes:
         counts = ("Model", "Run", "Rescued", "Regressed", "p (McNemar)")
         note = "Rescued: right after training and not before; regressed: the reverse."
@@ -137,8 +144,8 @@ def stage_results_tables(inputs: ReportInputs) -> list[Table]:
 
 def curve_figures(inputs: ReportInputs, watched: Sequence[tuple[str, str]] = ()) -> list[Figure]:
     """Return Figure 2, KL divergence and clip fraction, and the training dynamics of each model (Figures 3, 4, …), with
-    the rewards of each stage by themselves, as they do not compare. `watched` has metrics with their titles; without it
-    they are what the task of the runs watches."""
+    the rewards of each stage by themselves, as they do not compare, and the mean of each signal. `watched` has metrics
+    with their titles; without it they are what the task of the runs watches."""
     if not inputs.trained:
         return []
     plots = [_plot(inputs.trained, "kl", "KL divergence")]
@@ -151,14 +158,33 @@ def curve_figures(inputs: ReportInputs, watched: Sequence[tuple[str, str]] = ())
         if not runs:
             continue
         plots = []
-        for key, title in (*DYNAMICS, *(watched or _watched(runs)), *SPREAD):
-            names = _stage_names(runs) if key in REWARDS else []
+        seen = watched or _watched(runs)
+        signals = [(key, title) for key, title in _signals(runs) if key not in dict(seen)]
+        for key, title in (*UPDATES, *REWARDS, *signals, *SAMPLES, *seen, *SPREAD):
+            names = _stage_names(runs) if key in dict(REWARDS) else []
             each = [_plot(runs, key, f"{title}, stage {name}", name) for name in names]
             plots += each if len(each) > 1 else [_plot(runs, key, title)]
         count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
         alt = f"Training dynamics of {model}, {count}: {', '.join(plot.title for plot in plots)} by step"
         figures.append(_curves(str(3 + place), f"Training dynamics, {model}", plots, runs, alt))
     return figures
+
+
+def _signals(runs: Sequence[TrainedRun]) -> list[tuple[str, str]]:
+    """The mean of each signal of the runs, before its weight, with its title; none if all have the same single signal,
+    which their reward shows."""
+    keys = dict.fromkeys(key for run in runs for row in run.metrics for key in row)
+    names = {key: found[1] for key in keys if (found := _SIGNAL.fullmatch(key))}
+    penalties = {
+        name
+        for run in runs
+        for stage in run.config["stages"].values()
+        for name, weight in stage["rewards"].items()
+        if weight < 0
+    }
+    if len(names) < 2:
+        return []
+    return [(key, f"{name}, mean{'' if name in penalties else ARROWS['higher']}") for key, name in names.items()]
 
 
 def _watched(runs: Sequence[TrainedRun]) -> list[tuple[str, str]]:
