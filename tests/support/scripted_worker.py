@@ -73,7 +73,7 @@ class ScriptedWorker:
     async def _health(self, _: Request) -> Response:
         while self.hangs:
             await asyncio.sleep(0.05)
-        facts = {"state": "ready", "version": self.version, "weights": self.weights, "sampling": {}}
+        facts = {"state": "ready", "version": self.version, "weights": self._said, "sampling": {}}
         return JSONResponse(FACTS | facts | {"max_model_len": 1000} | self.health_changes)
 
     async def _put(self, request: Request) -> Response:
@@ -84,8 +84,12 @@ class ScriptedWorker:
             return JSONResponse({"error": "another base", "hint": "send an anchor", "version": self.version}, 409)
         self.arrays = delta.apply(self.arrays, body)
         self.version, self.weights = header.version, header.weights
-        weights = "0" * 32 if self.fault == "wrong weights" else self.weights
-        return JSONResponse({"version": self.version, "weights": weights, "seconds": 0.0})
+        return JSONResponse({"version": self.version, "weights": self._said, "seconds": 0.0})
+
+    @property
+    def _said(self) -> str:
+        """The checksum of its weights, as it says."""
+        return "0" * 32 if self.fault == "wrong weights" else self.weights
 
     async def _logprobs(self, request: Request) -> Response:
         asked = await request.json()
