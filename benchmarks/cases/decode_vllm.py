@@ -10,7 +10,9 @@ from pathlib import Path
 
 from shapes import arguments, time_decoding
 
-from smolsum.worker.engines.vllm_process import VllmClient, VllmProcess, flags, installed
+from smolsum.worker.engines.vllm_flags import flags
+from smolsum.worker.engines.vllm_install import installed
+from smolsum.worker.engines.vllm_process import VllmClient, VllmProcess
 
 
 def main() -> None:
