@@ -212,14 +212,13 @@ def _epochs_text(value: float) -> str:
 
 def _epochs_cell(runs: Sequence[TrainedRun]) -> Cell | None:
     """The epochs of the runs, each with all its stages; None if they are not known of any."""
-    found: dict[str, CellSource] = {}
+    found = list[str]()
     for run in runs:
         known = [value for stage in run.info.steps if (value := _epochs(run, stage)) is not None]
         if len(known) == len(run.info.steps):
             texts = list(map(_epochs_text, known))
-            text = ", then ".join(texts) if len(set(texts)) > 1 else texts[0]
-            found.setdefault(text, CellSource(run.paths.info, "steps"))
-    return Cell(" | ".join(found), source=next(iter(found.values()))) if found else None
+            found.append(", then ".join(texts) if len(set(texts)) > 1 else texts[0])
+    return Cell(" | ".join(dict.fromkeys(found))) if found else None
 
 
 def _value(config: Mapping[str, Any], key: str) -> str:

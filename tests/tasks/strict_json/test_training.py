@@ -192,12 +192,12 @@ def test_evaluation_and_report(whole: RunPaths, call: Call) -> None:
     assert f"| {metrics['passed/pass@4']:.1%} |" in sampled
     assert len([line for line in sampled.splitlines() if "whole" in line]) == 1
     cells = [line.split(" | ") for line in parts["9b"].splitlines() if "whole" in line]
-    assert [(row[1], row[2], row[3], row[6]) for row in cells] == [
+    assert [(row[1], row[2], row[4], row[7]) for row in cells] == [
         ("format\\_basics", "2", "0.8", "simple 1"),
         ("progressive", "2", "0.7", "simple 0.15, medium 0.35, hard 0.5"),
         ("full\\_difficulty", "2", "0.6", "hard 1"),
     ]
-    assert cells[0][7].startswith("format 0.2, validity 0.25, schema 0.25")
+    assert cells[0][8].startswith("format 0.2, validity 0.25, schema 0.25")
 
 
 def test_baseline_thinks_or_not(whole: RunPaths, tmp_path: Path, call: Call) -> None:
