@@ -33,8 +33,9 @@ def main() -> None:
     rows: dict[str, list[dict[str, str]]] = {"train": [], "validation": [], "test": []}
     seen: set[str] = set()
     for package, synopsis, text in entries(index()):
-        if usable(synopsis, text) and text not in seen:  # variants of a package share their description
-            seen.add(text)
+        # variants of a package share their description, and a package of two suites may have two
+        if usable(synopsis, text) and not seen & {package, text}:
+            seen |= {package, text}
             rows[split_of(package)].append({"id": package, "prompt": text, "completion": synopsis})
     out.mkdir(parents=True, exist_ok=True)
     for split, own in rows.items():
