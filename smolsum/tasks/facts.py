@@ -24,7 +24,7 @@ So a paraphrase states nothing, and an exchange of two sums that the post names 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from smolsum.errors import UsageError
@@ -188,6 +188,7 @@ def _are_texts(values: object) -> bool:
     return isinstance(values, list) and bool(values) and all(isinstance(v, str) and v.strip() for v in values)
 
 
+@lru_cache(maxsize=10_000)
 def spelling(form: str) -> str:
     """Return the one spelling of a form: case folded, single blanks, no commas in numbers."""
     return re.sub(r"(?<=\d),(?=\d)", "", " ".join(form.casefold().split()))
