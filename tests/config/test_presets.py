@@ -35,9 +35,9 @@ def config(*, task: str | None = None, **given: Any) -> Config:
 def test_names() -> None:
     assert preset_names("profiles") == ("default", "kalomaze", "small", "study")
     assert preset_names("models") == (
-        "gemma-3-1b", "gemma-3-4b", "lfm", "lfm2-1.2b", "lfm2-2.6b", "lfm2-700m", "llama-3.2-1b", "llama-3.2-3b",
-        "qwen", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b",
-        "smollm3-3b", "tiny", "tiny-lfm",
+        "gemma-3-1b", "gemma-3-270m", "gemma-3-4b", "lfm", "lfm2-1.2b", "lfm2-2.6b", "lfm2-700m", "llama-3.2-1b",
+        "llama-3.2-3b", "qwen", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b",
+        "qwen3-8b", "smollm2-1.7b", "smollm2-360m", "smollm3-3b", "tiny", "tiny-lfm",
     )  # fmt: skip
     assert preset_names("strategies") == ("constrained", "finetuned", "included")
     assert len(PRESETS) == len({name for _, name in PRESETS})

@@ -16,6 +16,7 @@ SIZES = ("qwen-1.5b", "qwen-3b", "qwen-7b", "qwen-14b")
 LARGE = (
     "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "llama-3.2-1b",
     "llama-3.2-3b", "lfm2-700m", "lfm2-1.2b", "lfm2-2.6b", "gemma-3-1b", "gemma-3-4b", "smollm3-3b",
+    "gemma-3-270m", "smollm2-360m", "smollm2-1.7b",
 )  # fmt: skip
 
 # model, strategy and --preset by task, with the stages that leave out truncated completions

@@ -73,11 +73,14 @@ PUBLISHED: dict[str, tuple[float, dict[str, Any]]] = {
     "lfm2-700m": (0.742e9, lfm2(1536, 10240, 24, SIXTEEN, 16, adjusted=True)),
     "lfm2-1.2b": (1.17e9, lfm2(2048, 12288, 32, SIXTEEN, 16, adjusted=True)),
     "lfm2-2.6b": (2.57e9, lfm2(2048, 10752, 32, THIRTY, 30, adjusted=False)),
+    "gemma-3-270m": (0.268e9, gemma3((640, 18, 2048, 4, 1), 262144, 512)),
     "gemma-3-1b": (1.0e9, gemma3((1152, 26, 6912, 4, 1), 262144, 512)),
     "gemma-3-4b": (
         3.88e9,
         {"model_type": "gemma3", "text_config": gemma3((2560, 34, 10240, 8, 4), 262208, 1024), "vocab_size": 262208},
     ),
+    "smollm2-360m": (0.362e9, llama_like("llama", (960, 32, 2560, 15, 5), vocab_size=49152)),
+    "smollm2-1.7b": (1.71e9, llama_like("llama", (2048, 24, 8192, 32, 32), vocab_size=49152)),
     "smollm3-3b": (3.08e9, llama_like("smollm3", (2048, 36, 11008, 16, 4), no_rope_layer_interval=4, **LLAMA)),
 }
 """by preset: the number of parameters that the model's card gives (of the text model), and the dimensions"""
@@ -116,7 +119,7 @@ def test_a_preset_fits_the_machine_that_it_names(name: str) -> None:
     assert least / 1e9 == pytest.approx(float(said[2]), abs=0.06)
     assert least < SPARE * OF_MEMORY * int(said[1]) * GIB
     assert int(said[1]) == 16 or least > SPARE * OF_MEMORY * 16 * GIB  # no smaller machine is enough
-    assert default_rate(parameters, config.lora)[0] == (1e-5 if parameters > 0.7e9 else 2e-5)
+    assert default_rate(parameters, config.lora)[0] == (1e-5 if parameters > 0.7e9 else round(1e4 / parameters, 5))
 
 
 def test_every_large_preset_has_its_dimensions() -> None:
