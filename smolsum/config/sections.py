@@ -344,6 +344,9 @@ class DifficultyConfig:
     """Which values are hard; `auto`: low scores and rewards, high lengths and columns."""
     bands: fields.Bands = "easy,medium,hard"
     """Names of the bands, from easy to hard, separated by commas. Each has the same number of prompts."""
+    adapt: fields.Share = 0.0
+    """Above 0 the mix follows what each band or category teaches, as measured in training: kinds whose completions
+    differ in reward come more often. How fast: the weight of a step in the running measure, 0.2 for example."""
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,21 @@ def check_mixes(config: Config, sources: Mapping[str, str], task: ConfigurableTa
     """Raise UsageError for mixes of kinds that do not exist, and for a difficulty that nothing uses or that lacks what
     it is measured by."""
     difficulty, mixed = config.difficulty, {name: stage.mix for name, stage in config.stages.items() if stage.mix}
+    if difficulty.adapt:
+        first, kinds = next(iter(config.stages)), task.prompts.category or difficulty.by != "none"
+        if not mixed:
+            raise UsageError(
+                f"{sources['difficulty.adapt']}: difficulty.adapt moves the mix of a stage, and no stage has a mix",
+                hint=f"--set 'stages.{first}.mix={{KIND=SHARE, ...}}' is what it begins with"
+                + ("" if kinds else ", and --set difficulty.by=length makes kinds"),
+            )
+        for name in mixed:
+            if config.stages[name].mix_end:
+                raise UsageError(
+                    f"{sources['difficulty.adapt']}: difficulty.adapt moves the mix of stage {name}, and so does its "
+                    "mix_end",
+                    hint=f"--set difficulty.adapt=0, or leave stages.{name}.mix_end out",
+                )
     if difficulty.by == "none":
         for name, mix in mixed.items():
             if not task.prompts.category:

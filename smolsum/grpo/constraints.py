@@ -17,12 +17,11 @@ import numpy as np
 from smolsum.config.constraints import Constraint
 from smolsum.config.sections import GrpoConfig
 from smolsum.grpo.advantages import Floats, advantages, group_advantages
+from smolsum.grpo.stateful import Sampled, Stateful
 
 DENSE = 0.5
 """part of a value that falls with the distance from the range, so that rollouts far away have a direction too; the rest
 is for being inside"""
-STATE = "multipliers"
-"""the name in a checkpoint's state: by constraint the multiplier, its integral and the last error"""
 PROPORTIONAL, DERIVATIVE = 2.0, 2.0
 """gains of `pid`; the integral's is `grpo.constraint_rate`"""
 
@@ -110,23 +109,23 @@ def constrained_advantages(
     return mx.array((summed / (spread + grpo.advantage_eps) if spread else summed).astype(np.float32))
 
 
-class Multipliers:
+class Multipliers(Stateful):
     """The weight of each constraint, and what moves it from step to step."""
 
-    def __init__(self, constraints: Sequence[Constraint], grpo: GrpoConfig, state: dict[str, Any]) -> None:
-        """`state` is that of the stage, which the multipliers take their own from and write to."""
-        self.constraints, self._grpo, self._state = constraints, grpo, state
-        first = [grpo.constraint_weight, grpo.constraint_weight, 0.0]
-        rows = [state.get(STATE, {}).get(one.text, first) for one in constraints]
-        self.values, self._integrals, self._errors = ([row[place] for row in rows] for place in range(3))
+    name = "multipliers"
 
-    def adapt(self, totals_PG: Any, measured: Sequence[Bounded]) -> dict[str, float]:
+    def __init__(self, constraints: Sequence[Constraint], grpo: GrpoConfig) -> None:
+        self.constraints, self._grpo = constraints, grpo
+        self.values, self._integrals = ([grpo.constraint_weight for _ in constraints] for _ in range(2))
+        self._errors = [0.0 for _ in constraints]
+
+    def observe(self, sampled: Sampled, weights: Mapping[str, float]) -> Mapping[str, float]:
         """Move the multipliers by a step's values, and return the step's metrics: the share or mean of each constraint,
         its violation (0 where it holds), the multiplier that the step used, and the `cost` of all in reward."""
         metrics = {}
-        if measured and (price := cost(totals_PG, measured)) is not None:
+        if sampled.measured and (price := cost(sampled.totals, sampled.measured)) is not None:
             metrics["constraint/cost"] = price
-        for k, one in enumerate(measured):
+        for k, one in enumerate(sampled.measured):
             if np.isnan(one.found):
                 continue
             name = f"constraint/{one.constraint.slug}"
@@ -135,10 +134,16 @@ class Multipliers:
             if self._grpo.constraint_method != "gate":
                 metrics[f"{name}/multiplier"] = self.values[k]
             self._move(k, one.constraint.error(one.found))
-        if self.constraints:
-            rows = zip(self.constraints, self.values, self._integrals, self._errors, strict=True)
-            self._state[STATE] = {one.text: list(row) for one, *row in rows}
         return metrics
+
+    def state(self) -> Any:
+        """By constraint the multiplier, its integral and the last error."""
+        rows = zip(self.constraints, self.values, self._integrals, self._errors, strict=True)
+        return {one.text: list(row) for one, *row in rows}
+
+    def load(self, state: Any) -> None:
+        rows = [state.get(one.text, row) for one, row in zip(self.constraints, self.state().values(), strict=True)]
+        self.values, self._integrals, self._errors = ([row[place] for row in rows] for place in range(3))
 
     def _move(self, k: int, error: float) -> None:
         grpo = self._grpo

@@ -15,14 +15,13 @@ import numpy as np
 from smolsum.config.constraints import parse_constraints
 from smolsum.config.sections import Config, StageConfig
 from smolsum.config.stage_schedule import stage_at
-from smolsum.config.stage_steps import epoch_counts, kinds_by_place, mean_mix
 from smolsum.config.targets import TARGET
 from smolsum.errors import PluginError, SmolsumError
 from smolsum.grpo.advantages import teaches_nothing, zero_spread
 from smolsum.grpo.constraints import Bounded
+from smolsum.grpo.stateful import Stateful
 from smolsum.llm.request_policy import current_hook
 from smolsum.policy import distributed
-from smolsum.rewards.balance import RewardBalance
 from smolsum.rewards.combine import score_and_combine
 from smolsum.rewards.reward_log import RewardLog, TrainerState
 from smolsum.rewards.signal import Background, Signal, Values
@@ -31,6 +30,7 @@ from smolsum.tasks.base import Measure
 from smolsum.tasks.text_metrics import repeated_trigrams
 from smolsum.training.constrained_values import measure as measure_constraints
 from smolsum.training.constrained_values import signals_needed
+from smolsum.training.prompt_order import PromptOrder
 from smolsum.types import Prompt, RolloutGroup
 
 WITHOUT_REWARD = 10
@@ -109,67 +109,6 @@ class Batch:
         ]
 
 
-class PromptOrder:
-    """The order in which a stage takes its prompts: reshuffled every epoch from the run's seed.
-
-    Where the stage mixes kinds of prompts, every epoch draws its own prompts of each kind, as many as the mix allows.
-    Where the mix changes from step to step, each kind has its own epochs, and each place of a step has a kind.
-    """
-
-    def __init__(
-        self,
-        prompts: Sequence[Prompt],
-        config: Config,
-        stage: str,
-        kinds: Sequence[str] = (),
-        *,
-        steps: int = 0,
-        ask: Callable[[Prompt, int], Prompt] | None = None,
-    ) -> None:
-        """`kinds` are those of the prompts, needed where the stage has a mix; `steps` is how many the stage has, needed
-        where the mix changes; `ask` writes a prompt anew for a step, as `PromptWriter.at_steps` returns it."""
-        self._ask = ask
-        self.prompts, self.seed, self.stage = prompts, config.train.seed, list(config.stages).index(stage)
-        self.size = config.train.prompts_per_step * config.train.accumulation_steps
-        mix = config.stages[stage].mix
-        self._counts = epoch_counts(stage, mix, kinds) if mix else {}
-        self._rows = {kind: [n for n, own in enumerate(kinds) if own == kind] for kind in self._counts}
-        self._epoch = sum(self._counts.values()) or len(prompts)
-        self._shuffles: dict[str, tuple[int, Any]] = {}
-        """the last epoch that was shuffled, by kind"""
-        self._kinds: list[tuple[str, int]] = []
-        """of each place, where the mix changes, with the number of places before that have it"""
-        if config.stages[stage].mix_end:
-            mean_mix(stage, config.stages[stage], kinds)
-            rounds = config.train.refill_rounds
-            self._kinds = kinds_by_place(config.stages[stage], self.size, steps, rounds)
-            self._rows = {kind: [n for n, own in enumerate(kinds) if own == kind] for kind, _ in self._kinds}
-
-    def take(self, step: int) -> list[Prompt]:
-        """Return the prompts of the stage's step (from 0)."""
-        prompts = [self._at(place) for place in range(step * self.size, (step + 1) * self.size)]
-        return [self._ask(prompt, step) for prompt in prompts] if self._ask else prompts
-
-    def _at(self, place: int) -> Prompt:
-        kind, before = self._kinds[place] if self._kinds else ("", place)
-        epoch, row = divmod(before, len(self._rows[kind]) if kind else self._epoch)
-        return self.prompts[int(self._shuffled(epoch, kind)[row])]
-
-    def _shuffled(self, epoch: int, kind: str) -> Any:
-        """Return the places of an epoch's prompts in its order; of one kind where the mix changes."""
-        if (kept := self._shuffles.get(kind)) and kept[0] == epoch:
-            return kept[1]
-        if kind:
-            rng = np.random.default_rng([self.seed, self.stage, epoch, list(self._rows).index(kind)])
-            order = rng.permutation(self._rows[kind])
-        else:
-            rng = np.random.default_rng([self.seed, self.stage, epoch])
-            chosen = [n for kind, count in self._counts.items() for n in rng.permutation(self._rows[kind])[:count]]
-            order = rng.permutation(chosen or len(self.prompts))
-        self._shuffles[kind] = (epoch, order)
-        return order
-
-
 class BatchSampler:
     """Samples and scores the batches of one stage."""
 
@@ -185,7 +124,7 @@ class BatchSampler:
         first_step: int,
         steps: int,
         run_steps: int,
-        balance: RewardBalance | None = None,
+        parts: Sequence[Stateful] = (),
         lap: Callable[[str], None] = lambda name: None,
     ) -> None:
         """`signals` are the task's, `measure` is how it measures a completion; `first_step` is the number in the run of
@@ -195,13 +134,17 @@ class BatchSampler:
         self._constraints, self._measure = parse_constraints(stage.constraints), measure
         self._unrewarded_weights = dict.fromkeys(signals_needed(self._constraints, signals), 0.0)
         self._first_step, self._steps, self._run_steps = first_step, steps, run_steps
-        self._lap, self._balance = lap, balance
+        self._lap, self._parts = lap, parts
         self._rewarded, self._unrewarded = False, 0
 
     def at(self, k: int) -> StageConfig:
-        """Return the stage as it is at its step `k` (from 0), with balanced weights where they are balanced."""
+        """Return the stage as it is at its step `k` (from 0): as scheduled, with the weights that the parts make of
+        that."""
         now = stage_at(self.stage, k, self._steps)
-        return replace(now, rewards=dict(self._balance.weights(now.rewards))) if self._balance else now
+        rewards: Mapping[str, float] = now.rewards
+        for part in self._parts:
+            rewards = part.weights(rewards)
+        return replace(now, rewards=dict(rewards))
 
     def collect(self, k: int) -> tuple[Batch, list[int]]:
         """Return all that is sampled for the stage's step `k` (from 0), and the places of the groups to learn from, as

@@ -20,6 +20,7 @@ from smolsum.policy.lora import count_parameters
 from smolsum.policy.weights import begin_again
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import has_scores, read_summary
+from smolsum.training.keeper import RunKeeper
 from smolsum.training.session import Session
 from smolsum.training.setup import SMALL, Setup, load_shapes
 from smolsum.types import Prompt, RolloutGroup, SamplingProgress
@@ -37,15 +38,16 @@ def evaluate(session: Session, label: str, *, sample: bool = False) -> None:
     The start is that of the run at any time: its weights are read again if the model has been trained since. Raises
     UsageError where they are no longer the same.
     """
-    if not session.evaluates:
-        return
-    folder, job = session.paths.stage_evaluation(label), _job(session, label)
+    keeper = session.keeper
+    if not isinstance(keeper, RunKeeper):
+        return  # the first rank evaluates
+    folder, job = keeper.paths.stage_evaluation(label), _job(session, keeper.paths, label)
     part = replace(job, prompts=start_sample(session.setup, session.config)) if sample else job
     if (read_summary(folder).n if has_scores(folder) else 0) < len(part.prompts):
-        session.interruptible = True
-        _evaluate(session, part if needs_sampling(job) else job)
-        session.interruptible = False
-    session.results[label] = read_summary(folder).metrics
+        keeper.interruptible = True
+        _evaluate(session, keeper, part if needs_sampling(job) else job)
+        keeper.interruptible = False
+    keeper.results[label] = read_summary(folder).metrics
 
 
 def start_sample(setup: Setup, config: Config) -> tuple[Prompt, ...]:
@@ -59,38 +61,38 @@ def start_sample(setup: Setup, config: Config) -> tuple[Prompt, ...]:
     return tuple(prompt for prompt in every if prompt.id in drawn)
 
 
-def _job(session: Session, label: str) -> EvaluationJob:
+def _job(session: Session, paths: RunPaths, label: str) -> EvaluationJob:
     """Return the evaluation of the whole split."""
-    setup, paths, prompts = session.setup, session.paths, session.setup.prompts["test"]
+    setup, prompts = session.setup, session.setup.prompts["test"]
     return EvaluationJob(
         paths.stage_evaluation(label), label, session.config, setup.task, "test", prompts, setup.measure,
         setup.provenance, paths.resume_command, setup.policy, paths.root.parent,
-        step=0 if label == START else session.step, trained=session.fingerprints.get(label, ""), whole=len(prompts),
+        step=0 if label == START else session.at.step, trained=session.fingerprints.get(label, ""), whole=len(prompts),
     )  # fmt: skip
 
 
-def _evaluate(session: Session, job: EvaluationJob) -> None:
+def _evaluate(session: Session, keeper: RunKeeper, job: EvaluationJob) -> None:
     """Make an evaluation, and an event on it."""
     setup, label, whole, n = session.setup, job.label, job.whole, len(job.prompts)
     of = f"{n} of the {whole} prompts" if n < whole else f"{whole} prompts"
-    session.progress.phase(f"evaluating {of} of the test split: {label}")
+    keeper.progress.phase(f"evaluating {of} of the test split: {label}")
     began, made = time.monotonic(), 0
 
     def sample(missing: Sequence[Prompt], report: Callable[[SamplingProgress], None]) -> Iterator[list[RolloutGroup]]:
         nonlocal made
         made = len(missing)
-        if label == START and session.step:
-            _begin_again(setup, session.config, session.paths)
+        if label == START and session.at.step:
+            _begin_again(setup, session.config, keeper.paths)
         return complete(setup.policy, missing, session.config, report, version=job.step or 0)
 
     score(
-        job, sample, showing=session.counting(f"evaluating {label}", "evaluating", label),
-        note=lambda text: session.notify("kept_completions", text),
+        job, sample, showing=keeper.counting(f"evaluating {label}", "evaluating", label),
+        note=lambda text: keeper.notify("kept_completions", text),
     )  # fmt: skip
     took = time.monotonic() - began
     later = "; the others follow once it is trained" if n < whole else ""
-    session.writer.event(
-        "evaluated", f"{label}: evaluated {of} of the test split in {duration(took)}{later}", step=session.step,
+    keeper.writer.event(
+        "evaluated", f"{label}: evaluated {of} of the test split in {duration(took)}{later}", step=session.at.step,
         # completions that were there before say nothing of the time that the next evaluation takes
         **({"seconds": round(took, 3), "share": made / whole} if made else {}),
     )  # fmt: skip

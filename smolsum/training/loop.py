@@ -7,34 +7,36 @@ uninterrupted one bit for bit.
 """
 
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 from smolsum.config.constraints import parse_constraints
 from smolsum.config.sections import Config
 from smolsum.config.stage_schedule import schedule_metrics
 from smolsum.config.stage_steps import planned_steps
+from smolsum.console import stop_signals
 from smolsum.errors import SmolsumError
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.constraints import Multipliers, constrained_advantages
 from smolsum.grpo.hindsight import add_hindsight
 from smolsum.grpo.learning_rate import learning_rate
 from smolsum.grpo.optimizer import Optimizer
+from smolsum.grpo.reward_balance import RewardBalance
 from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.policy import distributed
 from smolsum.policy.memory import peak_gb, reset_peak
-from smolsum.rewards.balance import RewardBalance
 from smolsum.rollout.source import Source
 from smolsum.runs.paths import open_run
 from smolsum.runs.run_info import at_commit
 from smolsum.training.batch import BatchSampler, step_metrics
 from smolsum.training.difficulty import planned_kinds
 from smolsum.training.evaluations import START, evaluate
+from smolsum.training.keeper import Keeper, RunKeeper
 from smolsum.training.progress import Progress
+from smolsum.training.prompt_order import prompt_order
 from smolsum.training.relabel import relabelled
-from smolsum.training.session import FollowerSession, Session
+from smolsum.training.session import Session
 from smolsum.training.setup import Setup, open_source, prepare
-from smolsum.training.stage_prompts import prompt_order
 from smolsum.training.validate import validate
 
 
@@ -49,41 +51,47 @@ def train(
     if resume:
         with suppress(SmolsumError):  # the session reports what is wrong with the run
             config = at_commit(config, open_run(resume, Path(config.run.dir)))
-    role = Session if distributed.leads() else FollowerSession
-    with role.open(config, resume, progress) as session:
+    leads = distributed.leads()
+    if not leads:
+        progress.close()
+    keeping = RunKeeper.open(config, resume, progress) if leads else nullcontext(Keeper(progress))
+    with keeping as keeper, stop_signals((session := Session(config, keeper)).request_stop):
         progress.phase(f"loading {config.model.path} and {config.data.path}")
         with use_hook(WaitHook(notify=lambda kind, message: progress.warn(message), progress=progress.phase)):
-            setup = prepare(config, session.begun_with())
+            setup = prepare(config, keeper.begun_with())
             config = setup.config  # with the learning rates that were left to the model
-        notify, stopping, show = session.notify, session.should_stop, session.show_rollouts
+        notify, stopping, show = keeper.notify, session.should_stop, keeper.show_rollouts
         with closing(open_source(setup, config, notify=notify, stopping=stopping, show=show)) as source:
             kinds = planned_kinds(config, setup.task, setup.prompts["train"])
             session.begin(setup, planned_steps(config, kinds), begun)
-            with use_hook(WaitHook(session.should_stop, session.notify, progress=lambda text: None)):
+            with use_hook(WaitHook(session.should_stop, keeper.notify, progress=lambda text: None)):
                 evaluate(session, START, sample=True)
                 for stage in config.stages:
                     if not session.restore(stage):
                         train_stage(session, setup, source)
                     evaluate(session, stage)
                 evaluate(session, START)  # what the sample left out
-            session.finish()
+            keeper.finish()
 
 
 def train_stage(session: Session, setup: Setup, source: Source) -> None:
     """Train the session's stage, from the checkpoint that the session restored or from the stage's start."""
-    config, policy, stage = session.config, setup.policy, session.config.stages[session.stage]
-    reference, lap = session.reference, session.clock.lap
+    config, policy, at = session.config, setup.policy, session.at
+    stage, reference, lap = config.stages[at.stage], session.reference, session.clock.lap
     optimizer = Optimizer(policy.model, config.optimizer, seed=config.train.seed)
     session.load_optimizer(optimizer)
-    order = prompt_order(session, setup)
-    steps, first_step = session.plan[session.stage], session.step - session.stage_step + 1
-    balance = RewardBalance(config.grpo, session.state)
+    steps, first_step, run_steps = at.plan[at.stage], at.step - at.stage_step + 1, sum(at.plan.values())
+    order, multipliers = (
+        prompt_order(session, setup, source.depth),
+        Multipliers(parse_constraints(stage.constraints), config.grpo),
+    )
+    parts = (order, RewardBalance(config.grpo), multipliers)  # what changes with the steps; yours is one more
+    session.learns(*parts)
     sampler = BatchSampler(
         source, order, config, stage, setup.task.rewards.signals, setup.measure,
-        first_step=first_step, steps=steps, run_steps=sum(session.plan.values()), balance=balance, lap=lap,
+        first_step=first_step, steps=steps, run_steps=run_steps, parts=parts, lap=lap,
     )  # fmt: skip
-    multipliers = Multipliers(parse_constraints(stage.constraints), config.grpo, session.state)
-    source.publish(session.step, always=True)
+    source.publish(at.step, always=True)
     for k in session.steps(optimizer):  # saves checkpoints, pauses and stops
         reset_peak()
         with session.checkpoint_on_failure(optimizer):
@@ -107,14 +115,13 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps))
         metrics["perf/peak_memory_gb"] = peak_gb()
         lap("optimizer_s")
-        source.publish(session.step)
+        source.publish(at.step)
         lap("publish_s")
-        metrics |= multipliers.adapt(sampled.totals, sampled.measured)
-        metrics |= step_metrics(sampled, advantages_PG) | source.metrics()
-        metrics |= schedule_metrics(stage, now) | balance.metrics(now.rewards)
-        balance.update(sampled.scores)
+        metrics |= step_metrics(sampled, advantages_PG) | source.metrics() | schedule_metrics(stage, now)
+        for part in parts:
+            metrics |= part.observe(sampled, now.rewards)
         metrics |= setup.task.evaluation.step_metrics(sampled.groups, config)
-        if session.validates(k):
+        if session.keeper.validates(k):
             metrics |= validate(session, setup, stage)
             lap("validate_s")
         rows = sampled.rows(dict(zip(learned, advantages_PG.tolist(), strict=True)))

@@ -10,7 +10,6 @@ same steps, and by greedy completions of the validation split: a rate can raise 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from math import ceil, isfinite, sqrt
 from statistics import fmean
@@ -25,13 +24,13 @@ from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.policy import distributed
 from smolsum.policy.load import snapshot
 from smolsum.rollout.source import LocalSource, Source
-from smolsum.runs.mirror.upload import Mirror
 from smolsum.training.batch import BatchSampler, step_metrics
+from smolsum.training.keeper import Keeper
 from smolsum.training.loop import train_stage
 from smolsum.training.progress import Progress
-from smolsum.training.session import FollowerSession
+from smolsum.training.prompt_order import prompt_order
+from smolsum.training.session import Session
 from smolsum.training.setup import Setup, prepare
-from smolsum.training.stage_prompts import DIFFICULTY, prompt_order
 from smolsum.training.validate import validate
 
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -109,27 +108,18 @@ class Sweep:
         return min(good, key=lambda trial: trial.rate, default=None)
 
 
-class TrialSession(FollowerSession):
-    """The session of a trial: it keeps the metrics of its steps, and writes nothing."""
+class TrialKeeper(Keeper):
+    """Keeps the metrics of a trial's steps, and shows them."""
 
-    def __init__(self, config: Config, progress: Progress) -> None:
-        super().__init__(config, None, progress, ExitStack(), Mirror(""))
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(progress)
         self.rows: list[Mapping[str, float]] = []
         self.label, self.earlier = "", 0
         """the rate as text, and the steps of the trials before: what the progress bar shows"""
 
-    def begin_trial(self, setup: Setup, stage: str, rate: float, steps: int, start: Any) -> None:
-        """Prepare the session for a trial of this rate, whose KL term compares with the weights `start`."""
-        self.setup, self.config = setup, _of_trial(setup.config, stage, rate, steps)
-        self.earlier += self.stage_step if self.label else 0
-        self.stage, self.plan, self.step, self.stage_step = stage, {stage: steps}, 0, 0
-        self.state = {key: value for key, value in self.state.items() if key == DIFFICULTY}  # of the same weights
-        self.reference, self.rows, self.label = start, [], f"{rate:g}" if rate else ""
-
     def log(self, metrics: Mapping[str, float], rollouts: Sequence[Mapping[str, Any]]) -> None:
-        super().log(metrics, rollouts)
         self.rows.append(metrics)
-        self.progress.step(self.label, self.earlier + self.step, {**metrics, **self.clock.times()})
+        self.progress.step(self.label, self.earlier + self.at.step, metrics)
 
 
 def default_rates(rate: float) -> tuple[float, ...]:
@@ -149,11 +139,12 @@ def sweep_rates(
     if not distributed.alone():
         raise UsageError("--find-lr runs in one process", hint="start it without mlx.launch")
     config = _measured(config)
-    session = TrialSession(config, progress)
+    keeper = TrialKeeper(progress)
+    session = Session(config, keeper)
     progress.phase(f"loading {config.model.path} and {config.data.path}")
     with (
         stop_signals(session.request_stop, "finishing the step, then showing the rates tried so far"),
-        use_hook(WaitHook(session.should_stop, session.notify, progress=lambda text: None)),
+        use_hook(WaitHook(session.should_stop, keeper.notify, progress=lambda text: None)),
     ):
         setup = prepare(config)
         for warning in setup.warnings:
@@ -162,23 +153,23 @@ def sweep_rates(
         source = LocalSource(setup.policy, setup.config)
         rates = sorted(rates) or default_rates(setup.config.stages[stage].learning_rate)
         start = snapshot(setup.policy.model)
-        session.begin_trial(setup, stage, 0.0, steps, start)
+        _begin_trial(session, keeper, setup, stage, 0.0, steps, start)
         progress.phase(f"measuring the weights at the start, stage {stage}")
-        sweep = _measure_start(session, setup, source)
+        sweep = _measure_start(session, keeper, setup, source)
         begun(sweep)
         progress.plan([(f"{rate:g}", steps) for rate in rates], setup.task.evaluation.watched, part="rate")
         for rate in rates:
             progress.phase(f"trying learning rate {rate:g}, {steps} steps")
-            session.begin_trial(setup, stage, rate, steps, start)
+            _begin_trial(session, keeper, setup, stage, rate, steps, start)
             try:
                 train_stage(session, setup, source)
-                sweep.trials.append(_measure(session, setup, rate))
+                sweep.trials.append(_measure(session, keeper, setup, rate))
             except InterruptedRun:
                 done = f"{len(sweep.trials)} of {len(rates)} rates"
                 raise InterruptedRun(f"sweep stopped after {done}; nothing was trained", hint=None) from None
             finally:
                 setup.policy.model.update(start)
-                session.in_step = False
+                session.at.in_step = False
     return sweep
 
 
@@ -201,10 +192,22 @@ def _last(steps: int) -> Iterator[int]:
     yield from range(steps - ceil(steps / 4), steps)
 
 
-def _measure_start(session: TrialSession, setup: Setup, source: Source) -> Sweep:
+def _begin_trial(
+    session: Session, keeper: TrialKeeper, setup: Setup, stage: str, rate: float, steps: int, start: Any
+) -> None:
+    """Prepare the session for a trial of this rate, whose KL term compares with the weights `start`."""
+    at = session.at
+    keeper.earlier += at.stage_step if keeper.label else 0
+    keeper.rows, keeper.label = [], f"{rate:g}" if rate else ""
+    session.setup, session.config = setup, _of_trial(setup.config, stage, rate, steps)
+    at.stage, at.plan, at.step, at.stage_step = stage, {stage: steps}, 0, 0
+    session.reference = start
+
+
+def _measure_start(session: Session, keeper: TrialKeeper, setup: Setup, source: Source) -> Sweep:
     """Return a sweep without trials: what the weights at the start sample in the steps that trials are judged by."""
     config, stage = session.config, _stage(session)
-    steps, order = session.plan[session.stage], prompt_order(session, setup)
+    steps, order = session.at.plan[session.at.stage], prompt_order(session, setup)
     sampler = BatchSampler(
         source,
         order,
@@ -217,14 +220,14 @@ def _measure_start(session: TrialSession, setup: Setup, source: Source) -> Sweep
         run_steps=steps,
     )
     batches = [sampler.collect(k)[0] for k in _last(steps)]
-    session.rows = [step_metrics(batch, np.zeros_like(batch.totals)) for batch in batches]
+    keeper.rows = [step_metrics(batch, np.zeros_like(batch.totals)) for batch in batches]
     samples = sum(int(np.isfinite(batch.totals).sum()) for batch in batches)
-    return Sweep(session.stage, steps, max(samples, 1), _measure(session, setup, 0.0))
+    return Sweep(session.at.stage, steps, max(samples, 1), _measure(session, keeper, setup, 0.0))
 
 
-def _measure(session: TrialSession, setup: Setup, rate: float) -> Trial:
+def _measure(session: Session, keeper: TrialKeeper, setup: Setup, rate: float) -> Trial:
     """Return the trial that the session has finished."""
-    rows = session.rows[-len([*_last(session.plan[session.stage])]) :]
+    rows = keeper.rows[-len([*_last(session.at.plan[session.at.stage])]) :]
     found = validate(session, setup, _stage(session))
     return Trial(
         rate=rate,
@@ -232,14 +235,14 @@ def _measure(session: TrialSession, setup: Setup, rate: float) -> Trial:
         reward_std=_mean(rows, "reward_std") or 0.0,
         tokens=_mean(rows, "completions/mean_length") or 0.0,
         repeated=_mean(rows, f"completions/{REPETITION}") or 0.0,
-        kl=_mean([row for row in session.rows if "kl" in row][-len(rows) :], "kl") if rate else 0.0,
-        skipped=sum(bool(row.get("update/skipped")) for row in session.rows),
+        kl=_mean([row for row in keeper.rows if "kl" in row][-len(rows) :], "kl") if rate else 0.0,
+        skipped=sum(bool(row.get("update/skipped")) for row in keeper.rows),
         greedy={key.removeprefix("validation/"): value for key, value in found.items()},
     )
 
 
-def _stage(session: TrialSession) -> StageConfig:
-    return session.config.stages[session.stage]
+def _stage(session: Session) -> StageConfig:
+    return session.config.stages[session.at.stage]
 
 
 def _mean(rows: Sequence[Mapping[str, float]], name: str) -> float | None:

@@ -224,8 +224,11 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
     }
     if asking(TASKS[config.task.name].rewards.signals, config.stages[name].used_signals):
         relevant["judge"] = config.judge.measures
-    if config.difficulty.by != "none" and stage["mix"]:
-        relevant["difficulty"] = [dataclasses.asdict(config.difficulty), provenance.get("bands", "")]
+    if stage["mix"] and (config.difficulty.by != "none" or config.difficulty.adapt):
+        settings = dataclasses.asdict(config.difficulty)
+        if not settings["adapt"]:
+            del settings["adapt"]  # which earlier runs do not know
+        relevant["difficulty"] = [settings, provenance.get("bands", "")]
     if code := digests(config.stages[name].used_signals):
         relevant["plugins"] = code
     return digest(relevant)
@@ -241,7 +244,8 @@ def deciding(config: Config) -> dict[str, Any]:
     kept = {name: whole[name] for name in ("stages", "rewards", "sampling", "grpo", "optimizer")}
     kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
     kept |= {"judge": config.judge.measures} if config.judge.model else {}
-    kept |= {"difficulty": whole["difficulty"]} if config.difficulty.by != "none" else {}
+    if config.difficulty.by != "none" or config.difficulty.adapt:
+        kept |= {"difficulty": whole["difficulty"]}
     kept |= {"lora": whole["lora"]} if config.model.adapter == "lora" else {}
     kept |= {"workers": {key: whole["workers"][key] for key in SYNC}} if config.workers.urls else {}
     signals = {name for stage in config.stages.values() for name in stage.used_signals}

@@ -21,15 +21,15 @@ def validate(session: Session, setup: Setup, stage: StageConfig) -> dict[str, fl
     """
     task, config = setup.task, session.config
     prompts = setup.prompts["validation"][: config.train.validation_prompts]
-    with session.counting("validation", "validating") as show:
-        groups = greedy(setup.policy, prompts, config, SamplingCounter(len(prompts), show), version=session.step)
+    with session.keeper.counting("validation", "validating") as show:
+        groups = greedy(setup.policy, prompts, config, SamplingCounter(len(prompts), show), version=session.at.step)
     try:
         # the weights of the stage's end, so that all its validations compare
         totals = score_and_combine(groups, end_weights(stage), config, task.rewards.signals)[1]
         task.evaluation.ask_ahead([(g.prompt, g.rollouts[0]) for g in groups], config)
         rows = [setup.measure(g.prompt, g.rollouts[0]) for g in groups]
     except SmolsumError as error:  # this step is learned already; the next one waits, or stops with a checkpoint
-        session.notify("not_validated", f"no validation after step {session.step}: {error.message}")
+        session.keeper.notify("not_validated", f"no validation after step {session.at.step}: {error.message}")
         return {}
     rewards = [row[0] for row in totals if row[0] is not None]
     column = [row[task.evaluation.score] for row in rows if row.get(task.evaluation.score) is not None]
@@ -40,8 +40,8 @@ def validate(session: Session, setup: Setup, stage: StageConfig) -> dict[str, fl
     lost = sum(row[0] is None and bool(g.prompt.references) for row, g in zip(totals, groups, strict=True))
     lacks = task.evaluation.lacks(summary, len(rows)) or (f"{lost} of {len(rows)} without a value" if lost else "")
     if lacks:
-        message = f"validation after step {session.step} has no reward and chooses no checkpoint: {lacks}"
-        session.notify("partly_validated", message)
+        message = f"validation after step {session.at.step} has no reward and chooses no checkpoint: {lacks}"
+        session.keeper.notify("partly_validated", message)
         rewards = []
     found = {"validation/reward": fmean(rewards)} if rewards else {}
     return found | {f"validation/{key}": value for key, value in summary.items() if value is not None}

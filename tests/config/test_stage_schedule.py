@@ -14,7 +14,7 @@ from smolsum.config.sections import Config, StageConfig, TrainConfig
 from smolsum.config.stage_schedule import described, progress, schedule_metrics, stage_at
 from smolsum.config.stage_steps import apportion, epoch_counts, kinds_by_place
 from smolsum.tasks import TASKS
-from smolsum.training.batch import PromptOrder
+from smolsum.training.prompt_order import PromptOrder
 from smolsum.types import Prompt
 
 STAGE = StageConfig(

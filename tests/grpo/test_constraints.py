@@ -2,6 +2,8 @@
 
 import json
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,14 +97,19 @@ def test_missing_rewards_and_values() -> None:
     assert found[0, 1] < 0.0
 
 
+def sampled(totals: Any, one: Bounded) -> Any:
+    """A step with these rewards and one constraint, all of it that is read here."""
+    return SimpleNamespace(totals=totals, measured=[one])
+
+
 def moved(method: ConstraintMethod, *shares: float, limit: float = 3.0) -> list[float]:
     """The multipliers before each step and after the last one, for these shares of rollouts in the range."""
     grpo = GrpoConfig(constraint_method=method, constraint_weight=1.0, constraint_rate=0.5, constraint_limit=limit)
-    multipliers, found = Multipliers([BAND], grpo, {}), list[float]()
+    multipliers, found = Multipliers([BAND], grpo), list[float]()
     for share in shares:
         found.append(multipliers.values[0])
         met = round(20 * share)
-        multipliers.adapt(np.zeros((1, 20)), [measured(np.array([[9.0] * met + [30.0] * (20 - met)]))])
+        multipliers.observe(sampled(np.zeros((1, 20)), measured(np.array([[9.0] * met + [30.0] * (20 - met)]))), {})
     return [*found, multipliers.values[0]]
 
 
@@ -118,9 +125,9 @@ def test_means_are_violated_in_multiples_of_their_bound() -> None:
     """Whatever their units, and by once the bound at most: 0.015 of 0.01 is 0.5, 0.5 of 0.01 is 1."""
     one = parse_constraints("repeated_trigrams <= 0.01")[0]
     grpo = GrpoConfig(constraint_weight=1.0, constraint_rate=0.5)
-    multipliers = Multipliers([one], grpo, {})
+    multipliers = Multipliers([one], grpo)
     for mean, after in ((0.015, 1.25), (0.5, 1.75), (0.0, 1.25)):
-        multipliers.adapt(np.zeros((1, 2)), [measured(np.full((1, 2), mean), one)])
+        multipliers.observe(sampled(np.zeros((1, 2)), measured(np.full((1, 2), mean), one)), {})
         assert multipliers.values[0] == pytest.approx(after)
 
 
@@ -133,24 +140,24 @@ def test_pid_adds_the_violation_and_its_rise() -> None:
 def test_state_goes_on_exactly() -> None:
     """What a checkpoint keeps makes the next multipliers the same."""
     grpo = GrpoConfig(constraint_method="pid", constraint_rate=0.37)
-    state: dict[str, object] = {}
-    first = Multipliers([BAND], grpo, state)
+    first, second = Multipliers([BAND], grpo), Multipliers([BAND], grpo)
     for _ in range(3):
-        first.adapt(REWARDS, [measured()])
-    second = Multipliers([BAND], grpo, json.loads(json.dumps(state)))
+        first.observe(sampled(REWARDS, measured()), {})
+    second.load(json.loads(json.dumps(first.state())))
     assert first.values == second.values
-    assert first.adapt(REWARDS, [measured()]) == second.adapt(REWARDS, [measured()])
+    step = sampled(REWARDS, measured())
+    assert first.observe(step, {}) == second.observe(step, {})
     assert first.values == second.values
 
 
 def test_metrics() -> None:
     """Share, violation, multiplier and cost; a gate has no multiplier, and what nothing has cannot be violated."""
-    found = Multipliers([BAND], GrpoConfig(), {}).adapt(REWARDS, [measured()])
+    found = Multipliers([BAND], GrpoConfig()).observe(sampled(REWARDS, measured()), {})
     expected = {"length_9-10/share": 0.75, "length_9-10/violation": 0.15, "length_9-10/multiplier": 2.0, "cost": 0.0}
     assert found == pytest.approx({f"constraint/{name}": value for name, value in expected.items()})
-    gate = Multipliers([BAND], GrpoConfig(constraint_method="gate"), {}).adapt(REWARDS, [measured()])
+    gate = Multipliers([BAND], GrpoConfig(constraint_method="gate")).observe(sampled(REWARDS, measured()), {})
     assert "constraint/length_9-10/multiplier" not in gate
-    assert Multipliers([BAND], GrpoConfig(), {}).adapt(REWARDS, [measured(np.full((2, 4), math.nan))]) == {}
+    assert Multipliers([BAND], GrpoConfig()).observe(sampled(REWARDS, measured(np.full((2, 4), math.nan))), {}) == {}
 
 
 def test_cost_is_the_reward_given_up() -> None:

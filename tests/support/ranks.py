@@ -30,8 +30,9 @@ from smolsum.rollout.source import Source
 from smolsum.runs.checkpoints import list_checkpoints
 from smolsum.runs.control import make_request, wait_while_paused, withdraw
 from smolsum.runs.paths import RunPaths
-from smolsum.training import batch, loop, session
+from smolsum.training import batch, keeper, loop
 from smolsum.training.memory_plan import _agreed
+from smolsum.training.session import Session
 from smolsum.training.setup import Setup
 
 # isort: split
@@ -85,7 +86,7 @@ def smolsum(*args: str) -> dict[str, Any]:
     out, err, digests = io.StringIO(), io.StringIO(), list[str]()
     own = loop.train_stage
 
-    def train_stage(running: session.Session, setup: Setup, source: Source) -> None:
+    def train_stage(running: Session, setup: Setup, source: Source) -> None:
         own(running, setup, source)
         arrays = dict(tree_flatten(setup.policy.model.parameters()))
         held = b"".join(bytes(memoryview(arrays[name])) for name in sorted(arrays))
@@ -134,7 +135,7 @@ def paused(folder: Path, rank: int) -> dict[str, Any]:
 
         return wait_while_paused(at, looked)
 
-    session.wait_while_paused = resting
+    keeper.wait_while_paused = resting
     with before_update(lambda step: make_request(paths, "pause") if rank == 0 and step in (2, 4) else None):
         return smolsum(*training(folder, folder / "paused", *LONG)) | {"rests": rests}
 

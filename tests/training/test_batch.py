@@ -20,7 +20,8 @@ from smolsum.rewards.signal import Values
 from smolsum.rollout.source import GroupRequest, LocalSource, Source
 from smolsum.tasks.tldr import lengths
 from smolsum.tasks.tldr.settings import TldrConfig
-from smolsum.training.batch import Batch, BatchSampler, PromptOrder, step_metrics
+from smolsum.training.batch import Batch, BatchSampler, step_metrics
+from smolsum.training.prompt_order import PromptOrder
 from smolsum.types import Prompt, RolloutGroup
 
 # whether a completion of at most 12 tokens ends is what the reward is about: most groups are all cut

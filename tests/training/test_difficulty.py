@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from support.calls import Call, done
 from support.refusals import refuses
-from support.training import arguments, assert_goes_on, events, trained
+from support.training import arguments, assert_goes_on, events, learned, trained
 
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
@@ -95,6 +95,8 @@ BY_LENGTH, BY_COLUMN = "difficulty.by=length", "difficulty.by=column"
         ([BY_LENGTH, "stages.included.mix={esy=1.0}"], ["'esy'", "easy"]),
         ([MIX, BY_LENGTH, "difficulty.bands=one"], ["difficulty.bands", "easy,medium,hard"]),
         ([BY_LENGTH, "stages.included.mix_end={hard=1.0}"], ["stages.included.mix", "mix={hard="]),
+        (["difficulty.adapt=0.2"], ["difficulty.adapt", "mix=", BY_LENGTH]),
+        ([MIX, BY_LENGTH, "difficulty.adapt=0.2", "stages.included.mix_end={hard=1.0}"], ["adapt", "mix_end"]),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(sets: list[str], named: list[str]) -> None:
@@ -126,6 +128,20 @@ def test_a_run_moves_from_easy_to_hard(data: Path, tmp_path: Path) -> None:
     said = next(row["message"] for row in read_jsonl(run / "events.jsonl") if row["kind"] == "difficulty")
     assert "stage length mixes prompts by length: " in said
     assert events(run).count("difficulty") == 1
+
+
+def test_a_mix_that_follows_what_it_teaches_survives_a_kill(data: Path, tmp_path: Path) -> None:
+    """Also where groups that teach nothing are refilled from steps to come: the same prompts, shares and weights."""
+    changes: dict[str, Any] = {
+        "difficulty__by": "length", "difficulty__adapt": 0.5, "stages__length__mix": "{easy=0.5, hard=0.5}",
+        "stages__length__steps": 4, "stages__quality__steps": 1, "train__refill_rounds": 1,
+    }  # fmt: skip
+    whole = trained(data, tmp_path, "whole", **changes)
+    shares = [row["mix/hard"] for row in learned(whole)[:4]]
+    assert shares[0] != 0.5
+    assert len({*shares}) == 4
+    assert_goes_on(arguments(data, tmp_path / "other", "killed", **changes), 4, whole)
+    assert taken(tmp_path / "other" / "killed", range(1, 5)) == taken(whole, range(1, 5))
 
 
 MEASURED = {

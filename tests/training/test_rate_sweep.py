@@ -23,8 +23,8 @@ from smolsum.errors import SmolsumError
 from smolsum.files import read_jsonl
 from smolsum.runs import standstill
 from smolsum.tasks import TASKS
-from smolsum.training import rate_sweep, session
-from smolsum.training.rate_sweep import Sweep, Trial, TrialSession, default_rates
+from smolsum.training import keeper, rate_sweep
+from smolsum.training.rate_sweep import Sweep, Trial, TrialKeeper, default_rates
 from smolsum.training.setup import Setup
 
 
@@ -138,16 +138,16 @@ def test_ctrl_c_ends_a_sweep_after_the_step_and_keeps_what_it_measured(
 ) -> None:
     """A real signal within a step of the second rate: a sweep saves no weights and promises none, and says what it
     shows."""
-    log = TrialSession.log
+    log = TrialKeeper.log
 
-    def interrupted(session: TrialSession, *args: Any) -> None:
-        steps.append(session.label)
+    def interrupted(keeper: TrialKeeper, *args: Any) -> None:
+        steps.append(keeper.label)
         if len(steps) == 3:
             os.kill(os.getpid(), signal.SIGINT)
-        log(session, *args)
+        log(keeper, *args)
 
     steps: list[str] = []
-    monkeypatch.setattr(TrialSession, "log", interrupted)
+    monkeypatch.setattr(TrialKeeper, "log", interrupted)
     code, _, err = call(*sweep(data, tmp_path, "--rates=1e-4,1e-3,1e-2"))
     assert code == 130
     assert "finishing the step, then showing the rates tried so far" in err
@@ -228,7 +228,7 @@ def test_a_run_that_stands_still_says_so_once(
     data: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the screen and among the events, with the remedy."""
-    for module in (standstill, session):
+    for module in (standstill, keeper):
         monkeypatch.setattr(module, "STEPS", 6)
     settings = {"optimizer__learning_rate": 1e-12, "stages__length__steps": 18, "stages__quality__steps": 1}
     code, _, err = call(*arguments(data, tmp_path, "still", **STEPS | settings), "--quiet")

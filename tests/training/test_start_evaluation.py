@@ -18,6 +18,7 @@ from smolsum.runs.listing import inventory
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_run
 from smolsum.training import loop
+from smolsum.training.keeper import RunKeeper
 from smolsum.training.session import Session
 from smolsum.watch.results_page import gained
 
@@ -152,12 +153,12 @@ def test_every_count_reaches_the_screen_and_the_status(
     def counting(_: object, doing: str, count: SamplingCount, **named: Any) -> None:
         counts.append((" ".join(filter(None, (doing, named.get("of")))), count))
 
-    def told(session: Session, count: SamplingCount, phase: str, stage: str, own: Any = Session._show_count) -> None:
-        own(session, count, phase, stage)
+    def told(keeper: RunKeeper, count: SamplingCount, phase: str, stage: str, own: Any = RunKeeper._show_count) -> None:
+        own(keeper, count, phase, stage)
         statuses.append(json.loads((run / "status.json").read_bytes()) if count.left_s is None else {})
 
     monkeypatch.setattr("smolsum.training.progress.Progress.counting", counting)
-    monkeypatch.setattr(Session, "_show_count", told)
+    monkeypatch.setattr(RunKeeper, "_show_count", told)
     one_step = {**SETTINGS, "stages__length__steps": 1, "train__eval_batch": 2}
     done(call(*arguments(data, tmp_path, "counted", **one_step)))
     found = {name: [count for own, count in counts if own == name] for name, _ in counts}

@@ -52,7 +52,7 @@ def test_steps_run_through_the_listed_files(data: Path, tmp_path: Path, monkeypa
     def traced(session: Session, optimizer: Optimizer) -> Iterator[int]:
         for k in steps(session, optimizer):
             # the last step of a stage saves a checkpoint
-            whole = session.stage == "length" and k + 1 < session.plan[session.stage]
+            whole = session.at.stage == "length" and k + 1 < session.at.plan["length"]
             sys.setprofile(record if whole else None)
             yield k
 

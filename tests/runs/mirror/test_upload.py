@@ -23,7 +23,7 @@ from smolsum.runs import checkpoints
 from smolsum.runs.mirror.store import Store, fetch_run
 from smolsum.runs.mirror.upload import Mirror
 from smolsum.runs.paths import RunPaths, create_run
-from smolsum.training import session
+from smolsum.training import keeper
 
 SIZES = {"test": 2}
 SHORT = {
@@ -178,7 +178,7 @@ def test_a_store_that_goes_away_costs_nothing(
     data: Path, mirrored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Stopped while the run trains: the run goes on to its end, an event says so; resumed, it copies what lacks."""
-    monkeypatch.setattr(session, "Mirror", partial(Mirror, round_s=0.05, settle_s=0.1))
+    monkeypatch.setattr(keeper, "Mirror", partial(Mirror, round_s=0.05, settle_s=0.1))
     wake = Mirror.wake
 
     def stopping(found: Mirror) -> None:

@@ -9,56 +9,58 @@ signal. In a policy gradient a signal enters through its advantages alone, so th
 their deviation: that is balanced here, at no cost.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import fmean, variance
 from typing import Any
 
 from smolsum.config.sections import GrpoConfig
+from smolsum.grpo.stateful import Sampled, Stateful
 
-STATE = "balance"
-"""the name in a checkpoint's state"""
 MOST = 10.0
 """the largest factor of a weight, and the inverse of the smallest: a signal that hardly varies any more is noise"""
 
 
-class RewardBalance:
+class RewardBalance(Stateful):
     """The running variance of each signal within groups, and the weights that follow from it."""
 
-    def __init__(self, config: GrpoConfig, state: dict[str, Any]) -> None:
-        """`state` is that of the stage, which the balance takes its own from and writes to."""
-        self._active, self._decay, self._all = config.reward_balance == "variance", config.balance_decay, state
-        self._state: dict[str, tuple[float, float]] = {name: (a, b) for name, (a, b) in state.get(STATE, {}).items()}
+    name = "balance"
+
+    def __init__(self, config: GrpoConfig) -> None:
+        self._active, self._decay = config.reward_balance == "variance", config.balance_decay
+        self._sums: dict[str, tuple[float, float]] = {}
         """by signal, the decayed sum of variances and of their weights; the quotient is the running mean"""
 
-    def weights(self, weights: Mapping[str, float]) -> Mapping[str, float]:
+    def weights(self, rewards: Mapping[str, float]) -> Mapping[str, float]:
         """Return the weights of a step: w * mean deviation / own deviation, where the mean over the signals is by
         weight, so that the spread of the total stays what it is. A signal without spread so far keeps its weight.
         """
         known = {
             name: (total / count) ** 0.5
-            for name, (total, count) in self._state.items()
-            if weights.get(name) and total > 0
+            for name, (total, count) in self._sums.items()
+            if rewards.get(name) and total > 0
         }
         if not self._active or not known:
-            return weights
-        size = sum(abs(weights[name]) for name in known)
-        mean = sum(abs(weights[name]) * deviation for name, deviation in known.items()) / size
+            return rewards
+        size = sum(abs(rewards[name]) for name in known)
+        mean = sum(abs(rewards[name]) * deviation for name, deviation in known.items()) / size
         factors = {name: min(max(mean / deviation, 1 / MOST), MOST) for name, deviation in known.items()}
-        return {name: weight * factors.get(name, 1.0) for name, weight in weights.items()}
+        return {name: weight * factors.get(name, 1.0) for name, weight in rewards.items()}
 
-    def update(self, scores: Mapping[str, Sequence[Sequence[float | None]]]) -> None:
-        """Take the PxG values of a finished step into the running variances; they count from the next step on."""
+    def observe(self, sampled: Sampled, weights: Mapping[str, float]) -> Mapping[str, float]:
+        """Take the values of a step into the running variances; they count from the next step on."""
         if not self._active:
-            return
-        for name, rows in scores.items():
+            return {}
+        for name, rows in sampled.scores.items():
             groups = [[value for value in row if value is not None] for row in rows]
             found = [variance(values) for values in groups if len(values) > 1]
             if found:
-                total, count = self._state.get(name, (0.0, 0.0))
+                total, count = self._sums.get(name, (0.0, 0.0))
                 new = 1.0 - self._decay
-                self._state[name] = self._decay * total + new * fmean(found), self._decay * count + new
-        self._all[STATE] = {name: list(pair) for name, pair in self._state.items()}
+                self._sums[name] = self._decay * total + new * fmean(found), self._decay * count + new
+        return {f"rewards/{name}/weight": weight for name, weight in weights.items()}
 
-    def metrics(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """Return the weights of a step as metrics, where they adapt."""
-        return {f"rewards/{name}/weight": weight for name, weight in weights.items()} if self._active else {}
+    def state(self) -> Any:
+        return {name: list(pair) for name, pair in self._sums.items()}
+
+    def load(self, state: Any) -> None:
+        self._sums = {name: (total, count) for name, (total, count) in state.items()}

@@ -1,6 +1,8 @@
 """Weights that adapt to the spread of their signals."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +10,18 @@ from support.refusals import refuses
 
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import GrpoConfig
-from smolsum.rewards.balance import RewardBalance
+from smolsum.grpo.reward_balance import RewardBalance
 from smolsum.tasks import TASKS
 
 CONFIG = GrpoConfig(reward_balance="variance", balance_decay=0.5)
+
+
+WEIGHTS = {"a": 1.0, "b": 3.0}
+
+
+def sampled(scores: dict[str, list[list[float | None]]]) -> Any:
+    """A step with these values, all of it that is read here."""
+    return SimpleNamespace(scores=scores)
 
 
 def spread(*deviations: float, groups: int = 400) -> dict[str, list[list[float | None]]]:
@@ -25,29 +35,30 @@ def spread(*deviations: float, groups: int = 400) -> dict[str, list[list[float |
 
 def test_each_signal_gets_the_part_that_its_weight_asks_for() -> None:
     """Weight times deviation within groups is as the weights, whatever the groups' means; the total spread stays."""
-    balance = RewardBalance(CONFIG, {})
-    assert balance.weights({"a": 1.0, "b": 3.0}) == {"a": 1.0, "b": 3.0}  # nothing is known at the first step
-    balance.update(spread(0.4, 0.1))
-    found = balance.weights({"a": 1.0, "b": 3.0})
+    balance = RewardBalance(CONFIG)
+    assert balance.weights(WEIGHTS) == WEIGHTS  # nothing is known at the first step
+    balance.observe(sampled(spread(0.4, 0.1)), WEIGHTS)
+    found = balance.weights(WEIGHTS)
     parts = {"a": found["a"] * 0.4, "b": found["b"] * 0.1}
     assert parts["b"] / parts["a"] == pytest.approx(3.0, rel=0.05)
     assert sum(parts.values()) == pytest.approx(0.4 + 3 * 0.1, rel=0.05)
-    assert balance.metrics(found) == {"rewards/a/weight": found["a"], "rewards/b/weight": found["b"]}
+    metrics = balance.observe(sampled({}), found)
+    assert metrics == {"rewards/a/weight": found["a"], "rewards/b/weight": found["b"]}
 
 
 def test_the_mean_runs() -> None:
     """With decay 0.5 the newest step counts twice as much as the one before; the first counts whole."""
-    balance = RewardBalance(CONFIG, state := {})
-    balance.update({"a": [[0.0, 2.0], [1.0, 1.0]]})  # variances 2 and 0
-    balance.update({"a": [[0.0, 4.0, None], [None, None, 3.0]]})  # 8; a single value has no spread
-    assert state == {"balance": {"a": [0.5 * 0.5 * 1.0 + 0.5 * 8.0, 0.5 * 0.5 + 0.5]}}
+    balance = RewardBalance(CONFIG)
+    balance.observe(sampled({"a": [[0.0, 2.0], [1.0, 1.0]]}), {})  # variances 2 and 0
+    balance.observe(sampled({"a": [[0.0, 4.0, None], [None, None, 3.0]]}), {})  # 8; a single value has no spread
+    assert balance.state() == {"a": [0.5 * 0.5 * 1.0 + 0.5 * 8.0, 0.5 * 0.5 + 0.5]}
 
 
 def test_a_signal_without_spread_keeps_its_weight() -> None:
     """As one that is new, or missing everywhere, and as one of weight 0. No factor is beyond ten."""
-    balance = RewardBalance(CONFIG, {})
+    balance = RewardBalance(CONFIG)
     values = spread(1.0, 1e-6)
-    balance.update({**values, "c": [[1.0, 1.0]], "d": [[None, None]], "e": [[0.0, 9.0]]})
+    balance.observe(sampled({**values, "c": [[1.0, 1.0]], "d": [[None, None]], "e": [[0.0, 9.0]]}), {})
     found = balance.weights({"a": 1.0, "b": 1.0, "c": 2.0, "d": 3.0, "e": 0.0, "f": 4.0})
     assert {name: found[name] for name in "cdef"} == {"c": 2.0, "d": 3.0, "e": 0.0, "f": 4.0}
     assert found["b"] == 10.0
@@ -56,22 +67,20 @@ def test_a_signal_without_spread_keeps_its_weight() -> None:
 
 def test_state_survives_json() -> None:
     """To the last bit: a resumed run goes on with the same weights."""
-    whole, state = RewardBalance(CONFIG, kept := {}), {}
+    whole, again = RewardBalance(CONFIG), RewardBalance(CONFIG)
     for seed in range(3):
-        whole.update({"a": [[0.1 * seed, 0.7]], "b": [[1 / 3, seed]]})
-        state = json.loads(json.dumps(kept))
-    again = RewardBalance(CONFIG, state)
+        whole.observe(sampled({"a": [[0.1 * seed, 0.7]], "b": [[1 / 3, seed]]}), {})
+    again.load(json.loads(json.dumps(whole.state())))
     weights = {"a": 0.3, "b": 0.7}
     assert again.weights(weights) == whole.weights(weights) != weights
 
 
 def test_off_by_default() -> None:
     """Nothing is kept, changed or logged."""
-    balance = RewardBalance(GrpoConfig(), state := {})
-    balance.update(spread(0.4, 0.1))
-    weights = {"a": 1.0, "b": 3.0}
-    assert balance.weights(weights) is weights
-    assert (state, balance.metrics(weights)) == ({}, {})
+    balance = RewardBalance(GrpoConfig())
+    assert balance.observe(sampled(spread(0.4, 0.1)), WEIGHTS) == {}
+    assert balance.weights(WEIGHTS) is WEIGHTS
+    assert balance.state() == {}
 
 
 @pytest.mark.parametrize(
