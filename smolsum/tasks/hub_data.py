@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from smolsum.config.hub import HubName, silence_hub_client
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
-from smolsum.tasks.data_files import LAYOUT
-from smolsum.tasks.data_rows import BATCH, ReadRow, nearest_name
+from smolsum.tasks.data_files import BATCH, LAYOUT, ReadRow, nearest_name
 
 if TYPE_CHECKING:
     from datasets import DatasetBuilder
