@@ -24,7 +24,7 @@ from smolsum.errors import PluginError
 from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.rewards import REWARDS, background
 from smolsum.rewards.combine import score_all, score_and_combine
-from smolsum.rewards.decorator import make_reward
+from smolsum.rewards.custom import make_reward
 from smolsum.rewards.signal import Values
 from smolsum.types import Prompt, RolloutGroup
 
@@ -278,7 +278,7 @@ def test_a_deadline_ends_what_hangs(
 
 def loop() -> threading.Thread:
     """The thread of the event loop in use."""
-    return background.Awaited._loop_thread
+    return background._loop_thread
 
 
 def test_what_a_reward_prints_goes_to_stderr(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
@@ -405,7 +405,7 @@ import os, re, signal, time
 from smolsum.config.sections import Config, RewardsConfig
 from smolsum.rewards import background
 from smolsum.rewards.combine import score_all
-from smolsum.rewards.decorator import make_reward
+from smolsum.rewards.custom import make_reward
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 def backtracks(completions):

@@ -116,7 +116,7 @@ CASES: dict[str, Case] = {
     "saved: split missing": case(saved(lambda folder: (folder / "train" / "state.json").unlink()),
                         "saved/train/state.json is missing"),
     **{
-        f"saved: list damaged to {text}": case(saved(lambda folder, name=name, text=text: (folder / name).write_text(text)),
+        f"saved: {name} is {text}": case(saved(lambda folder, name=name, text=text: (folder / name).write_text(text)),
                         f"saved/{name} is missing or damaged", "save_to_disk")
         for name in ("dataset_dict.json", "train/state.json")
         for text in ("{", "[]", '{"splits": [1], "_data_files": [1]}')
