@@ -276,7 +276,7 @@ def _is_chat(value: object) -> TypeGuard[list[Any]]:
 
 
 def _read_chat(value: object, what: str) -> _ChatParts:
-    """Return the parts of a chat, or a value that is none; `what` names its place. Raises UsageError for what is no
+    """Return the parts of a chat, or of what is not one; `what` names its place. Raises UsageError for what is no
     message, and for a chat in which the user does not speak last or is answered by the last message. The user's last
     turn may be empty."""
     if not _is_chat(value):

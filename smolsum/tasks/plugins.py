@@ -6,7 +6,7 @@ command or in a configuration file; one that a run's directory names, or holds, 
 """
 
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -30,7 +30,7 @@ from smolsum.tasks import TASKS
 from smolsum.tasks.base import Measure, Metric, MetricRow, MetricTable, Summary, Task, mean
 from smolsum.tasks.data import Split
 from smolsum.tasks.plugin_files import Plugin, load_file, load_package, split_reference, wrap_function
-from smolsum.types import COMPOSITE, PASS_RATE, PASSED, Criterion, Prompt, Rollout, RolloutGroup
+from smolsum.types import COMPOSITE, PASS_RATE, PASSED, Prompt, Rollout, RolloutGroup
 
 GROUP = "smolsum.plugins"
 """of entry points"""
@@ -72,12 +72,9 @@ def use_plugins(files: Sequence[str] = (), functions: Sequence[Callable[..., Any
             plugins.append(plugin)
         except SmolsumError as error:
             console.warn(f"installed plugin {point.name} is left out: {error.message}")
-    rewards = [reward for plugin in plugins for reward in plugin.rewards]
-    named = {reward.name for plugin in plugins if plugin.named for reward in plugin.rewards}
-    criteria = tuple(one for plugin in plugins for one in plugin.criteria)
-    tasks = {name: _with_criteria(task, criteria) for name, task in _tasks(plugins).items()}
+    tasks = {name: _with_plugins(task, plugins) for name, task in _tasks(plugins).items()}
     TASKS.clear()
-    TASKS.update({name: _with_rewards(task, rewards, named) for name, task in tasks.items()})
+    TASKS.update(tasks)
     _loaded[:] = plugins
 
 
@@ -144,21 +141,17 @@ def _names(task: Task) -> Iterator[str]:
         yield criterion.name
 
 
-def _with_criteria(task: Task, criteria: tuple[Criterion, ...]) -> Task:
-    """Return the task with more criteria for a judge, after its own."""
-    if not criteria:
+def _with_plugins(task: Task, plugins: Sequence[Plugin]) -> Task:
+    """Return the task with more criteria for a judge, after its own, and more signals. Evaluations measure those that
+    the user named, and those that a stage of the run uses."""
+    if not plugins:
         return task
-    evaluation = task.evaluation
-    return replace(task, evaluation=replace(evaluation, criteria=(*evaluation.criteria, *criteria)))
-
-
-def _with_rewards(task: Task, rewards: Sequence[CustomReward], named: Collection[str]) -> Task:
-    """Return the task with these signals. Evaluations measure those that the user `named`, and those that a stage of
-    the run uses."""
-    if not rewards:
-        return task
-    signals = {reward.name: reward for reward in rewards}
-    base, found = task.evaluation, dict[Completion, dict[str, float | None]]()
+    signals = {reward.name: reward for plugin in plugins for reward in plugin.rewards}
+    named = {reward.name for plugin in plugins if plugin.named for reward in plugin.rewards}
+    criteria = (*task.evaluation.criteria, *(one for plugin in plugins for one in plugin.criteria))
+    base, found = replace(task.evaluation, criteria=criteria), dict[Completion, dict[str, float | None]]()
+    if not signals:
+        return replace(task, evaluation=base)
 
     def measured(config: Config) -> list[str]:
         used = {name for stage in config.stages.values() for name in stage.used_signals}
@@ -202,8 +195,8 @@ def _with_rewards(task: Task, rewards: Sequence[CustomReward], named: Collection
         headlines=(*base.headlines, *metrics),
         tables=(*base.tables, MetricTable("rewards of plugins", metrics)),
     )
-    lengths = [reward.name for reward in rewards if reward.options.uses_length]
-    meanings = {reward.name: (reward.options.range, reward.meaning) for reward in rewards}
+    lengths = [name for name, one in signals.items() if one.options.uses_length]
+    meanings = {name: (one.options.range, one.meaning) for name, one in signals.items()}
     return replace(
         task,
         rewards=replace(
