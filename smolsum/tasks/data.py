@@ -161,19 +161,22 @@ class _Columns:
 
 
 def _columns(rows: Sequence[PlacedRow], data: DataConfig, references: bool) -> _Columns:
-    """Return the columns to read. Raises UsageError for a column of completions that was named and that no row has."""
+    """Return the columns to read. Raises UsageError where no row has that of posts, or one of completions that was
+    named."""
 
     def occurs(column: str) -> bool:
         return any(column in row.columns for row in rows)
 
+    first, completion = rows[0], data.completion_column
     post = CHAT_COLUMN if occurs(CHAT_COLUMN) and not occurs(data.prompt_column) else data.prompt_column
+    if not occurs(post):
+        taken = {ID_COLUMN, *_listed(completion)}
+        raise _no_column(first.where, first.columns, post, "data.prompt_column", taken)
     if not references:
         return _Columns(post, (), False)
-    completion = data.completion_column
     named = (completion,) if occurs(completion) else _listed(completion)
     if unknown := [column for column in named if not occurs(column)]:
         if completion != DataConfig().completion_column:
-            first = rows[0]
             raise _no_column(first.where, first.columns, unknown[0], "data.completion_column", {post, ID_COLUMN})
         return _Columns(post, (), any(_is_answered(row.columns.get(post)) for row in rows))
     return _Columns(post, named, False)
@@ -194,19 +197,17 @@ def _examples(rows: Sequence[PlacedRow], data: DataConfig, split: str, columns: 
     UsageError with the place of the first row that breaks a rule."""
     has_ids = any(ID_COLUMN in row.columns for row in rows)
     used = {columns.post, *columns.references, ID_COLUMN}
-    occurs = any(columns.post in row.columns for row in rows)
     drops, examples = data.empty_texts == "drop", list[Example]()
     needed = [] if drops else [columns.post, *(columns.references if len(columns.references) == 1 else ())]
-    known = [column for column in needed if any(column in row.columns for row in rows)]
     seen: dict[str, str] = {}
     for where, row, number in rows:
-        if lacking := [column for column in known if column not in row]:
+        if lacking := [column for column in needed if column not in row]:
             raise UsageError(
                 f"{where} has no column {lacking[0]!r}, only {_names(row)}; other rows have it",
                 hint="complete or remove the row",
             )
         what = f"{where}: {columns.post!r}"
-        value = row.get(columns.post) if occurs else column_of(row, where, columns.post, "data.prompt_column", used)
+        value = row.get(columns.post)
         chat = _read_chat(value, what)
         _check_chat(value, chat, what, columns)
         if columns.chats_answered and _is_chat(value) and chat.reference is None and not drops:
