@@ -41,9 +41,9 @@ class Plugin:
     """What a file or an installed package adds."""
 
     path: Path
-    version: str
     content: bytes
     """of the file"""
+    version: str = ""
     modules: Mapping[str, bytes] = field(default_factory=dict)
     """the files of its folder that it imports, by path relative to the folder"""
     rewards: tuple[CustomReward, ...] = ()
@@ -111,8 +111,7 @@ def load_file(path: Path, function: str) -> Plugin:
     if path.suffix != ".py":
         raise UsageError(f"plugin {path.name} is not a Python file", hint=FORM)
     content = path.read_bytes()
-    modules = _imported_files(path, content)
-    plugin = Plugin(path, "", content, modules)
+    plugin = Plugin(path, content, modules=_imported_files(path, content))
     module = _executed(plugin)
     plugin = replace(plugin, version=_version(module))
     if not function:
@@ -134,15 +133,28 @@ def split_reference(text: str) -> tuple[Path, str]:
 
 
 def _executed(plugin: Plugin) -> ModuleType:
-    """Execute a plugin's file as a module. Raises UsageError, with the line, for whatever it raises."""
-    path = plugin.path
+    """Execute a plugin's file as a module, which stays in `sys.modules`. Raises UsageError, with the line, for whatever
+    it raises."""
+    path, name = plugin.path, f"{_PREFIX}{plugin.path.stem}_{plugin.digest[:12]}"
+    _forget(name)
+    if not any(isinstance(one, _Finder) for one in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    loader = _Loader(name, str(path))
+    loader.content = plugin.content
+    folder = [str(path.parent)]
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader, submodule_search_locations=folder)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look it up
     try:
         with redirect_stdout(sys.stderr), chdir("."):  # stdout belongs to the results of the command
-            return _execute(path, plugin.content, plugin.digest)
-    except KeyboardInterrupt:
-        raise
+            loader.exec_module(module)
     except BaseException as error:
+        _forget(name)
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise UsageError(f"plugin {path.name} cannot be loaded: {_reason(error, path)}", hint=_remedy(error)) from error
+    return module
 
 
 def _reason(error: BaseException, path: Path) -> str:
@@ -175,7 +187,7 @@ def wrap_function(function: Callable[..., Any]) -> Plugin:
     except (OSError, TypeError):  # typed into an interpreter: what it compiles to, without addresses in memory
         parts = (code.co_code.hex(), code.co_names, code.co_consts) if code else (type(function).__qualname__,)
         source = re.sub(r" at 0x[0-9a-f]+", "", repr(parts))
-    plugin = Plugin(Path(file or "notebook"), "", source.encode())
+    plugin = Plugin(Path(file or "notebook"), source.encode())
     return replace(plugin, rewards=(make_reward(function, file=str(plugin.path), sha256=plugin.sha256),))
 
 
@@ -191,7 +203,7 @@ def load_package(point: EntryPoint) -> Plugin:
     path = Path(module.__file__ or point.module)
     content = path.read_bytes() if path.is_file() else b""
     version = point.dist.version if point.dist else _version(module)
-    return _found(module, Plugin(path, version, content, named=False))
+    return _found(module, Plugin(path, content, version, named=False))
 
 
 def _found(module: ModuleType, plugin: Plugin) -> Plugin:
@@ -225,28 +237,6 @@ def _functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 def _version(module: ModuleType) -> str:
     return str(getattr(module, "__version__", ""))
-
-
-def _execute(path: Path, content: bytes, digest: str) -> ModuleType:
-    """Execute a file as a module, which stays in `sys.modules`. Raises whatever the file raises."""
-    name = f"{_PREFIX}{path.stem}_{digest[:12]}"
-    _forget(name)
-    if not any(isinstance(one, _Finder) for one in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-    loader = _Loader(name, str(path))
-    loader.content = content
-    spec = importlib.util.spec_from_file_location(
-        name, path, loader=loader, submodule_search_locations=[str(path.parent)]
-    )
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look it up
-    try:
-        loader.exec_module(module)
-    except BaseException:
-        _forget(name)
-        raise
-    return module
 
 
 def _imported_files(path: Path, content: bytes) -> dict[str, bytes]:

@@ -165,6 +165,11 @@ def leaves(completions: list[str]) -> list[float]:
     raise SystemExit(len(completions))
 
 
+async def leaves_the_loop(completions: list[str]) -> list[float]:
+    """Must not end the event loop that others share."""
+    raise SystemExit(len(completions))
+
+
 class WeirdError(Exception):
     """Its own class stands for it."""
 
@@ -183,6 +188,7 @@ def weird(completions: list[str]) -> list[float]:
         # the second of the four completions is the first that fails alone
         (fails_on_b, ["sample 1 of prompt 'p'", "ZeroDivisionError", "for text in completions"]),
         (leaves, ["sample 0 of prompt 'p'", "SystemExit 1", "raise SystemExit"]),
+        (leaves_the_loop, ["sample 0 of prompt 'p'", "SystemExit 1", "raise SystemExit"]),
         (weird, ["sample 0 of prompt 'p'", "WeirdError: <WeirdError>"]),
     ],
 )
