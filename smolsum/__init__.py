@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from smolsum.rewards import REWARDS as REWARDS
     from smolsum.rewards.combine import combine as combine
     from smolsum.rewards.combine import score_all as score_all
-    from smolsum.rewards.decorator import reward as reward
+    from smolsum.rewards.custom import reward as reward
     from smolsum.rollout.source import sample_groups as sample_groups
     from smolsum.runs.paths import open_run as open_run
     from smolsum.runs.reader import read_run as read_run
@@ -69,7 +69,7 @@ _NAMES = {
     "policy.weights": ("load_trained", "save_trained"),
     "rewards": ("REWARDS",),
     "rewards.combine": ("combine", "score_all"),
-    "rewards.decorator": ("reward",),
+    "rewards.custom": ("reward",),
     "rollout.source": ("sample_groups",),
     "runs.paths": ("open_run",),
     "runs.reader": ("read_run",),

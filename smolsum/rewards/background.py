@@ -1,11 +1,17 @@
-"""Calls of a user's function in the background, in a thread or in an event loop, that a deadline can end, and
-the end of a process that they freeze."""
+"""Calls of a user's function in the background that a deadline can end, and the end of a process that they freeze.
+
+A function runs in a thread of this process: one of a notebook has no file that a child process could import, it may
+keep a client or a model from step to step, and a process with MLX in it must not be forked.
+"""
 
 import asyncio
+import concurrent.futures
 import ctypes
 import faulthandler
 import os
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -13,31 +19,44 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 END_S = 1.0
-"""how long a function has to end after its deadline"""
+"""how long an event loop has to answer once its coroutine is cancelled; a function has twice that to end"""
 FROZEN_S = 5.0
 """how long after the deadline a process that cannot run Python any more ends"""
-
-
 REPORT_S, STOPPED_S = 0.25, 1.0
 """between two signs of life of Python, and how late one is if the process was stopped"""
 TICKS = 10
-"""tracebacks in a row without a word from Python that mean so"""
-WATCHDOG = """
-ticks=0 traceback=
-while IFS= read -r line; do
-  case $line in
-    alive) ticks=0 ;;
-    Timeout*)
-      ticks=$((ticks + 1))
-      [ "$ticks" -le "$2" ] || { printf '%s\\n\\n%s\\n' "$0" "$traceback" >&2; kill -9 "$1"; exit; }
-      traceback= ;;
-    *) traceback="$traceback
-$line" ;;
-  esac
-done
+"""times in a row without a sign of life that mean that Python is frozen"""
+ASK, DUMP = signal.SIGURG, signal.SIGUSR2
+"""the signals that have C code write the traceback of a thread, and of all; no other use, and no harm, has the first"""
+WATCHDOG = f"""
+import os, select, sys, time
+
+def heard(seconds=None):
+    ready, _, _ = select.select([0], [], [], seconds)
+    return (os.read(0, 2**16) or sys.exit()) if ready else b""
+
+def alive(seconds):
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if b"alive" in heard(left):
+            return True
+    return False
+
+message, pid, limit_s, silent, said = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), 0, b""
+while silent < {TICKS}:
+    if silent:
+        os.kill(pid, {ASK:d})
+        heard()
+    silent = 0 if alive(limit_s / {TICKS}) else silent + 1
+os.kill(pid, {DUMP:d})
+while more := heard(1.0):
+    said += more
+print(message, said.decode(errors="replace"), sep="\\n\\n", file=sys.stderr, flush=True)
+os.kill(pid, {signal.SIGKILL:d})
 """
-"""A shell that reads what Python and its fault handler write: a timer in C, which dumps tracebacks while Python cannot
-run. Each tick is short, so that a process that was stopped and goes on is not taken for a frozen one."""
+"""A process that hears Python's signs of life and, without them, asks the C code of the fault handler, which a frozen
+process answers at once and one that was stopped when it goes on. All threads are shown only once Python is frozen, as
+to read their frames while they run may crash."""
 
 
 class PastDeadlineError(Exception):
@@ -53,6 +72,8 @@ class _Stop(BaseException):
 
 
 _stopped_s = 0.0
+_loop: asyncio.AbstractEventLoop | None = None
+_loop_thread: threading.Thread
 
 
 def now() -> float:
@@ -61,24 +82,14 @@ def now() -> float:
     return time.monotonic() - _stopped_s
 
 
-def _wait(done: threading.Event, until: float) -> bool:
-    """Wait until this time of `now`; returns whether `done` is set. A stop is known a moment after it ends."""
-    while not done.wait(max(until - now(), 0.0)) and not done.wait(2 * REPORT_S):
-        if now() >= until:
-            return False
-    return True
-
-
 class Running:
-    """A call under way in a thread."""
+    """A call under way in a thread, which has until a time of `now`."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
+    def __init__(self, call: Callable[[], Any], until: float) -> None:
+        self._until = until
         self._done = threading.Event()
         self._result: Any = None
-        self._error: BaseException | None = None
-        self._begin(call)
-
-    def _begin(self, call: Callable[[], Any]) -> None:
+        self._error: Exception | None = None
         # a daemon: a call that hangs in C code must not keep the process from its end
         self._thread = threading.Thread(target=self._run, args=(call,), name="reward", daemon=True)
         self._thread.start()
@@ -87,18 +98,16 @@ class Running:
         try:
             self._result = call()
         except BaseException as error:
-            self._error = error
+            self._error = error if isinstance(error, Exception) else _ended(error)
         self._done.set()
 
-    def result(self, until: float) -> Any:
-        """Wait for the result until this time of `now`. Raises what the function raises, or
-        PastDeadlineError once it is stopped."""
-        if not _wait(self._done, until):
-            self.stop()
-            raise PastDeadlineError("it ran past its deadline, rewards.timeout_s, and was stopped")
-        if self._error is not None and not isinstance(self._error, Exception):
-            ended = EndedError(f"{type(self._error).__name__} {self._error}".strip())
-            raise ended.with_traceback(self._error.__traceback__) from self._error
+    def result(self) -> Any:
+        """Wait for the result. Raises what the function raises, or PastDeadlineError once it is stopped."""
+        # a stop of the process is known a moment after it ends
+        while not self._done.wait(max(self._until - now(), 0.0)) and not self._done.wait(2 * REPORT_S):
+            if now() >= self._until:
+                self.stop()
+                raise PastDeadlineError("it ran past its deadline, rewards.timeout_s, and was stopped")
         if self._error is not None:
             raise self._error
         return self._result
@@ -107,47 +116,49 @@ class Running:
         """End the call if it still runs; one inside of C code ends when that returns."""
         if not self._done.is_set():
             _interrupt(self._thread)
-            self._done.wait(END_S)
+            self._done.wait(2 * END_S)
 
 
-class Awaited(Running):
-    """A coroutine under way, in the event loop that all async functions share: clients that they keep between steps
-    stay usable."""
+def await_in_loop(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Wait for a coroutine in the event loop that all async functions share: clients that they keep between steps stay
+    usable. If it hangs without awaiting, the next one gets another loop."""
+    global _loop, _loop_thread
+    if _loop is None:
+        _loop = asyncio.new_event_loop()
+        _loop_thread = threading.Thread(target=_serve, args=(_loop,), name="rewards", daemon=True)
+        _loop_thread.start()
+    loop, thread, answered = _loop, _loop_thread, threading.Event()
 
-    _loop: asyncio.AbstractEventLoop | None = None
-    _loop_thread: threading.Thread
+    async def guarded() -> Any:
+        try:
+            return await call()
+        except (SystemExit, KeyboardInterrupt) as error:  # would end the loop
+            raise _ended(error) from error
 
-    def _begin(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        if Awaited._loop is None:
-            Awaited._loop = asyncio.new_event_loop()
-            Awaited._loop_thread = threading.Thread(target=_serve, args=(Awaited._loop,), name="rewards", daemon=True)
-            Awaited._loop_thread.start()
-        self._future = asyncio.run_coroutine_threadsafe(call(), Awaited._loop)
-        self._future.add_done_callback(self._finish)
-
-    def _finish(self, future: Any) -> None:
-        if not future.cancelled():
-            self._error = future.exception()
-            self._result = None if self._error else future.result()
-        self._done.set()
-
-    def stop(self) -> None:
-        """Cancel the coroutine if it still runs. If it hangs without awaiting, the next one gets another loop."""
-        loop, answered = Awaited._loop, threading.Event()
-        if self._done.is_set() or loop is None:
-            return
-        self._future.cancel()
-        loop.call_soon_threadsafe(answered.set)
-        if not answered.wait(END_S):
-            Awaited._loop = None
-            loop.call_soon_threadsafe(loop.stop)
-            _interrupt(Awaited._loop_thread)
+    future = asyncio.run_coroutine_threadsafe(guarded(), loop)
+    try:
+        while not future.done():  # a thread that only waits is not interrupted
+            concurrent.futures.wait([future], REPORT_S)
+        return future.result()
+    finally:
+        if not future.done():
+            future.cancel()
+            with suppress(RuntimeError):  # another function hung in the same loop, which is closed already
+                loop.call_soon_threadsafe(answered.set)
+                if not answered.wait(END_S):
+                    _loop = None if _loop is loop else _loop
+                    loop.call_soon_threadsafe(loop.stop)
+                    _interrupt(thread)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     with suppress(_Stop):
         loop.run_forever()
     loop.close()
+
+
+def _ended(error: BaseException) -> EndedError:
+    return EndedError(f"{type(error).__name__} {error}".strip()).with_traceback(error.__traceback__)
 
 
 def _interrupt(thread: threading.Thread) -> None:
@@ -171,13 +182,14 @@ def ends_when_frozen(names: Sequence[str], timeout_s: float) -> Iterator[None]:
         "smolsum train --config RUN/config.toml --plugin FILE.py --name OTHER"
     )
     done = threading.Event()
-    command = ["/bin/sh", "-c", WATCHDOG, message, str(os.getpid()), str(TICKS)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as shell:
-        assert shell.stdin is not None
-        pipe = shell.stdin.fileno()
+    command = [sys.executable, "-I", "-S", "-c", WATCHDOG, message, str(os.getpid()), str(limit_s)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as watchdog:
+        assert watchdog.stdin is not None
+        pipe = watchdog.stdin.fileno()
 
         def report() -> None:
-            faulthandler.dump_traceback_later(limit_s / TICKS, repeat=True, file=pipe)
+            faulthandler.register(ASK, file=pipe, all_threads=False)
+            faulthandler.register(DUMP, file=pipe)
             with suppress(OSError):  # the watchdog was killed
                 os.write(pipe, b"alive\n")
 
@@ -198,4 +210,6 @@ def ends_when_frozen(names: Sequence[str], timeout_s: float) -> Iterator[None]:
         finally:
             done.set()
             thread.join()
-            faulthandler.cancel_dump_traceback_later()
+            watchdog.kill()
+            faulthandler.unregister(ASK)
+            faulthandler.unregister(DUMP)

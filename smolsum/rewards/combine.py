@@ -2,14 +2,13 @@
 
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, chdir, redirect_stdout
 
 from smolsum.config.sections import Config
 from smolsum.errors import PluginError
 from smolsum.rewards.background import ends_when_frozen
-from smolsum.rewards.reward_log import RewardLog, at_the_end
-from smolsum.rewards.signal import Background, Begun, Dependent, NotApplicable, Outcomes, Signal, Values
+from smolsum.rewards.signal import Background, Dependent, NotApplicable, Outcomes, RewardLog, Signal, Values, at_the_end
 from smolsum.types import RolloutGroup
 
 
@@ -45,13 +44,13 @@ def _outcomes(
 ) -> dict[str, Outcomes]:
     log = log or RewardLog([len(group.rollouts) for group in groups], at_the_end(config))
     found: dict[str, Outcomes] = {}
-    begun: dict[str, Begun] = {}
+    waits: dict[str, Callable[[], Outcomes]] = {}
 
     def compute(name: str) -> Outcomes:
         if name not in found:
             signal = signals[name]
             if isinstance(signal, Background):
-                found[name] = begun[name].values()
+                found[name] = waits[name]()
             elif isinstance(signal, Dependent):
                 scores = signal.score(groups, config, {need: _plain(compute(need)) for need in signal.needs})
                 found[name] = [[*row] for row in scores]
@@ -66,14 +65,10 @@ def _outcomes(
             users.enter_context(redirect_stdout(sys.stderr))
             users.enter_context(chdir("."))
             users.enter_context(ends_when_frozen([name for name, _ in own], config.rewards.timeout_s))
-        try:
-            for name, signal in own:
-                begun[name] = signal.begin(groups, config, log)
-            for name in weights:
-                compute(name)
-        finally:
-            for one in begun.values():
-                one.stop()
+        for name, signal in own:
+            waits[name] = users.enter_context(signal.begin(groups, config, log))
+        for name in weights:
+            compute(name)
     return found
 
 

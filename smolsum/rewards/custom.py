@@ -14,22 +14,25 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 from smolsum.config.sections import Config
 from smolsum.errors import PluginError, UsageError
-from smolsum.rewards.background import Awaited, EndedError, PastDeadlineError, Running, now
-from smolsum.rewards.reward_log import RewardLog, TrainerState
-from smolsum.rewards.signal import Background, Begun, NotApplicable, Outcomes
+from smolsum.rewards.background import EndedError, PastDeadlineError, Running, await_in_loop, now
+from smolsum.rewards.signal import Background, NotApplicable, Outcomes, RewardLog
 from smolsum.types import RolloutGroup
 
 Better: TypeAlias = Literal["higher", "lower"]
 Flat: TypeAlias = list[float | NotApplicable | None]
 """N = PxG values, None for what failed"""
+F = TypeVar("F", bound=Callable[..., Any])
 
+OPTIONS = "__smolsum_reward__"
+"""the attribute that `reward` leaves on a function"""
 GIVEN = ("prompts", "completions", "completion_ids", "references", "trainer_state", "log_extra", "log_metric")
 """what every function may ask for, besides the columns of the data"""
 CHAT_AS_TEXT = re.compile("string ind(ex|ices)|'str' object has no attribute")
@@ -51,6 +54,89 @@ class RewardOptions:
     uses_length: bool = True
 
 
+@overload
+def reward(function: F) -> F: ...
+@overload
+def reward(
+    *,
+    name: str = "",
+    range: str = "",
+    meaning: str = "",
+    better: Better = "higher",
+    chats: bool = False,
+    whole_step: bool = False,
+    uses_length: bool = True,
+) -> Callable[[F], F]: ...
+def reward(
+    function: F | None = None,
+    *,
+    name: str = "",
+    range: str = "",
+    meaning: str = "",
+    better: Better = "higher",
+    chats: bool = False,
+    whole_step: bool = False,
+    uses_length: bool = True,
+) -> F | Callable[[F], F]:
+    """Mark a function as a reward signal, and return it unchanged.
+
+    `name` is that of the signal, by default the function's; `range` ("[0, 1]") and `meaning`, by default the first line
+    of the docstring, stand in reports, and `better` says which values are better there. With `chats`, prompts and
+    completions are lists of messages, as TRL's conversational form has them, instead of texts. With `whole_step` the
+    function gets the P groups and the configuration, and returns P lists of G values. Without `uses_length` a stage
+    that trains only such signals leaves out truncated completions, as DAPO does (arXiv:2503.14476, section 3.4).
+    Raises UsageError for a value of another type.
+    """
+    given: Any = function
+    if given is not None and not callable(given):
+        hint = f"@smolsum.reward(name={given!r:.80})" if isinstance(given, str) else "@smolsum.reward above a function"
+        raise UsageError(f"reward({given!r:.80}): this is not a function", hint=hint)
+    options = RewardOptions(name, range, meaning, better, chats, whole_step, uses_length)
+    for one in fields(options):
+        value: Any = getattr(options, one.name)
+        if type(value) is not type(one.default):
+            kind, shown = ("a text", '"…"') if isinstance(one.default, str) else ("True or False", "True")
+            hint = f"@smolsum.reward({one.name}={shown})"
+            raise UsageError(f"reward({one.name}={value!r:.80}) is not {kind}", hint=hint)
+    if better not in get_args(Better):
+        raise UsageError(f"reward(better={better!r:.80}) is not higher or lower", hint='better="lower"')
+
+    def mark(marked: F) -> F:
+        setattr(marked, OPTIONS, options)
+        return marked
+
+    return mark if function is None else mark(function)
+
+
+def make_reward(function: Callable[..., Any], *, file: str, sha256: str, name: str = "") -> CustomReward:
+    """Return the signal of a function, marked with `reward` or not. Raises UsageError for a function that cannot be
+    called as TRL calls rewards, and for a name that is no name of a signal."""
+    options = getattr(function, OPTIONS, RewardOptions())
+    own = name or options.name or getattr(function, "__name__", type(function).__name__)
+    place = f"{Path(file).name}: reward {own!r}"
+    if not own.isidentifier() or own.startswith("_"):
+        raise UsageError(
+            f"{place} has no usable name: letters, digits and '_', as --reward joins signals with '-'",
+            hint='@smolsum.reward(name="…")',
+        )
+    if not callable(function):
+        raise UsageError(f"{place} is not a function", hint="def NAME(prompts, completions, **kwargs): …")
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{place} has no signature", hint="wrap it in a function") from error
+    if not options.whole_step and (positional := [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]):
+        raise UsageError(
+            f"{place} takes {positional[0]!r} by position only, and everything is given by name",
+            hint="remove the '/' from its parameters",
+        )
+    return CustomReward(own, function, options, file, sha256)
+
+
+class _WrongShapeError(Exception):
+    """The function returned no list with a value for each completion; completed by the name before it."""
+
+
 @dataclass(frozen=True)
 class CustomReward(Background):
     """A signal made of a user's function; `file` is where the function is written."""
@@ -61,10 +147,6 @@ class CustomReward(Background):
     file: str
     sha256: str
     """of the file, or of the function's source text"""
-
-    def begin(self, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> Begun:
-        """Call the function in the background; errors as of `_Call.values`."""
-        return _Call(self, groups, config, log)
 
     @property
     def meaning(self) -> str:
@@ -102,168 +184,152 @@ class CustomReward(Background):
                 hint=f"rename the parameter, give it a default, or add the column {lacking[0]!r} to the data",
             )
 
+    @contextmanager
+    def begin(self, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> Iterator[Callable[[], Outcomes]]:
+        """Call the function in the background, and give what waits for its values; errors as of `_outcomes`."""
+        until = now() + config.rewards.timeout_s
+        running = self._start(groups, config, log, until)
+        try:
+            yield lambda: self._outcomes(running, groups, config, log)
+        finally:
+            running.stop()
 
-class _Call:
-    """One step's call of a function."""
+    def _start(self, groups: Sequence[RolloutGroup], config: Config, log: RewardLog, until: float) -> Running:
+        function, depth = self.function, 2 if self.options.whole_step else 1
+        if self.options.whole_step:
+            call = partial(function, groups, config)
+        else:
+            call = partial(function, **self._arguments(groups, config, log))
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+            return Running(lambda: _listed(await_in_loop(call), depth), until)
+        return Running(lambda: _listed(call(), depth), until)
 
-    def __init__(self, reward: CustomReward, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> None:
-        self._reward, self._groups, self._config, self._log = reward, groups, config, log
-        self._until = now() + config.rewards.timeout_s
-        self._running = _start(reward, groups, config, log)
+    def _arguments(self, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> dict[str, Any]:
+        """Return what the function gets by name: N values of each, and what TRL gives besides."""
+        rollouts = [rollout for group in groups for rollout in group.rollouts]
+        prompts = [group.prompt for group in groups for _ in group.rollouts]
+        columns = dict.fromkeys(name for prompt in prompts for name in prompt.metadata)
+        given: dict[str, Any] = {name: [_copied(prompt.metadata.get(name)) for prompt in prompts] for name in columns}
+        given[config.data.completion_column] = [
+            prompt.references[0] if len(prompt.references) == 1 else list(prompt.references) or None
+            for prompt in prompts
+        ]
+        if self.options.chats:
+            given["prompts"] = [[dict(message) for message in prompt.messages] for prompt in prompts]
+            given["completions"] = [[{"role": "assistant", "content": rollout.text}] for rollout in rollouts]
+        else:
+            given["prompts"] = [prompt.source for prompt in prompts]
+            given["completions"] = [rollout.text for rollout in rollouts]
+        given["completion_ids"] = [list(rollout.token_ids) for rollout in rollouts]
+        given["references"] = [list(prompt.references) for prompt in prompts]
+        given |= {"trainer_state": log.state, "log_extra": log.log_extra, "log_metric": log.log_metric}
+        required, optional, others = self.accepts()
+        # a column that only some rows have, and that this batch therefore lacks
+        given |= {name: [None] * len(prompts) for name in required if name not in given}
+        return {name: values for name, values in given.items() if others or name in (*required, *optional)}
 
-    def stop(self) -> None:
-        """End the function if it still runs."""
-        self._running.stop()
-
-    def values(self) -> Outcomes:
+    def _outcomes(self, running: Running, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> Outcomes:
         """Return the PxG values, None for what failed where `rewards.on_error` is `missing`. Raises PluginError
         otherwise, with the first sample on which the function fails when it is called with that alone."""
+        samples = [f"sample {n} of prompt {one.prompt.id!r}" for one in groups for n in range(len(one.rollouts))]
+        cause: Exception | None = None
+        whole = ""
         try:
-            flat, problems = _checked(self._reward, self._running.result(self._until), self._groups)
+            flat, problems = self._checked(running.result(), groups)
         except _WrongShapeError as error:
-            hint = _remedy(error, self._reward, "return a value, or None, for each completion")
-            raise PluginError(f"{self._reward.where} {error}", hint=hint) from error
+            hint = self._remedy(error, "return a value, or None, for each completion")
+            raise PluginError(f"{self.where} {error}", hint=hint) from error
         except Exception as error:
-            flat = self._without(error)
-        else:
-            if problems:
-                self._fail_or_notify(problems)
-        return _nested(flat, self._groups)
-
-    def _without(self, error: Exception) -> Flat:
-        """Return the values after the call failed with `error`: those of the completions that can be scored alone."""
-        reward, whole = self._reward, _described(error, self._reward)
-        count = sum(len(group.rollouts) for group in self._groups)
-        if isinstance(error, PastDeadlineError) or reward.options.whole_step:
-            self._fail_or_notify(dict.fromkeys(range(count), whole), error, whole)
-            return [None] * count
-        flat, problems = _one_by_one(reward, self._groups, self._config, self._log.state)
-        if problems:
-            self._fail_or_notify(problems, error)
-        elif self._config.rewards.on_error == "stop":
-            self._fail_or_notify({}, error, whole)
-        return flat
-
-    def _fail_or_notify(self, problems: Mapping[int, str], cause: Exception | None = None, whole: str = "") -> None:
-        """Raise PluginError for what is wrong at these places, or with the `whole` call; an event instead where
-        `rewards.on_error` is `missing`."""
-        place = next(iter(problems), 0)
-        problem = f": {whole}" if whole else f" on {_sample(self._groups, place)}: {problems[place]}"
-        if self._config.rewards.on_error == "stop":
+            cause, whole = error, self._described(error)
+            if isinstance(error, PastDeadlineError) or self.options.whole_step:
+                flat, problems = [None] * len(samples), dict.fromkeys(range(len(samples)), whole)
+            else:
+                flat, problems = self._one_by_one(groups, config, log)
+                whole = "" if problems else whole
+        problem = f": {whole}"
+        if problems and not whole:
+            place, wrong = next(iter(problems.items()))
+            problem = f" on {samples[place]}: {wrong}"
+        if config.rewards.on_error == "stop" and (problems or cause):
             hint = "correct it; or a new run with --set rewards.on_error=missing leaves out what fails"
             if isinstance(cause, PastDeadlineError):
                 hint = "make it faster; or a new run with --set rewards.timeout_s=SECONDS gives it more time"
-            raise PluginError(
-                f"{self._reward.where} failed{problem}", hint=_remedy(cause, self._reward, hint)
-            ) from cause
-        from smolsum.llm.request_policy import current_hook
+            raise PluginError(f"{self.where} failed{problem}", hint=self._remedy(cause, hint)) from cause
+        if problems:
+            from smolsum.llm.request_policy import current_hook
 
-        count = sum(len(group.rollouts) for group in self._groups)
-        message = f"{self._reward.where} gave no value for {len(problems)} of {count} completions{problem}"
-        current_hook().notify("reward_missing", message)
+            lost = f"gave no value for {len(problems)} of {len(samples)} completions"
+            current_hook().notify("reward_missing", f"{self.where} {lost}{problem}")
+        values = iter(flat)
+        return [[next(values) for _ in group.rollouts] for group in groups]
 
+    def _one_by_one(
+        self, groups: Sequence[RolloutGroup], config: Config, log: RewardLog
+    ) -> tuple[Flat, dict[int, str]]:
+        """Return the value of each completion scored alone, and what went wrong by place: all of it, or only the first
+        failure if that stops the run. What these calls log is dropped."""
+        until = now() + config.rewards.timeout_s
+        flat: Flat = []
+        problems: dict[int, str] = {}
+        for single in (RolloutGroup(one.prompt, (rollout,)) for one in groups for rollout in one.rollouts):
+            flat.append(None)
+            if problems and config.rewards.on_error == "stop":
+                continue
+            try:
+                running = self._start([single], config, RewardLog([1], log.state), until)
+                (flat[-1],), wrong = self._checked(running.result(), [single])
+                problems |= {len(flat) - 1: one for one in wrong.values()}
+            except _WrongShapeError as error:
+                problems[len(flat) - 1] = str(error)
+            except Exception as error:
+                problems[len(flat) - 1] = self._described(error)
+        return flat, problems
 
-def _remedy(error: Exception | None, reward: CustomReward, usual: str) -> str:
-    """Return the hint for an error: TRL's conversational form has to be chosen."""
-    indexed = isinstance(error, TypeError | IndexError | AttributeError) and CHAT_AS_TEXT.search(_text(error))
-    if indexed and not (reward.options.chats or reward.options.whole_step):
-        return (
-            "prompts and completions are texts; for a function that reads messages, such as "
-            'completion[0]["content"], write @smolsum.reward(chats=True) above it'
-        )
-    return usual
+    def _checked(self, rows: list[Any] | str, groups: Sequence[RolloutGroup]) -> tuple[Flat, dict[int, str]]:
+        """Return the N values of what `_listed` made of a result, and what is wrong with some, by place: those are
+        None. Raises _WrongShapeError where there is not a value for each completion."""
+        sizes = [len(group.rollouts) for group in groups]
+        if isinstance(rows, str):
+            raise _WrongShapeError(f"returned {rows}, not a list of {sum(sizes)} numbers")
+        if self.options.whole_step:
+            if [len(row) if isinstance(row, list) else -1 for row in rows] != sizes:
+                raise _WrongShapeError(f"did not return {len(sizes)} lists (groups) of {sizes[0]} values (completions)")
+            rows = [value for row in rows for value in row]
+        if len(rows) != sum(sizes):
+            raise _WrongShapeError(f"returned {len(rows)} values for {sum(sizes)} completions")
+        flat: Flat = [NotApplicable.VALUE if value is None else _number(value) for value in rows]
+        problems = {
+            place: f"it returned {_text(value, repr):.80}, not a finite number (None: it does not apply)"
+            for place, value in enumerate(rows)
+            if flat[place] is None
+        }
+        return flat, problems
 
+    def _remedy(self, error: Exception | None, usual: str) -> str:
+        """Return the hint for an error: TRL's conversational form has to be chosen."""
+        indexed = isinstance(error, TypeError | IndexError | AttributeError) and CHAT_AS_TEXT.search(_text(error))
+        if indexed and not (self.options.chats or self.options.whole_step):
+            return (
+                "prompts and completions are texts; for a function that reads messages, such as "
+                'completion[0]["content"], write @smolsum.reward(chats=True) above it'
+            )
+        return usual
 
-def _one_by_one(
-    reward: CustomReward, groups: Sequence[RolloutGroup], config: Config, state: TrainerState
-) -> tuple[Flat, dict[int, str]]:
-    """Return the value of each completion scored alone, and what went wrong by place: all of it, or only the first
-    failure if that stops the run. What these calls log is dropped."""
-    until = now() + config.rewards.timeout_s
-    flat: Flat = []
-    problems: dict[int, str] = {}
-    for place, single in enumerate(_singles(groups)):
-        flat.append(None)
-        if problems and config.rewards.on_error == "stop":
-            continue
-        try:
-            running = _start(reward, [single], config, RewardLog([1], state))
-            (flat[-1],), wrong = _checked(reward, running.result(until), [single])
-            if wrong:
-                problems[place] = wrong[0]
-        except Exception as error:
-            problems[place] = str(error) if isinstance(error, _WrongShapeError) else _described(error, reward)
-    return flat, problems
-
-
-class _WrongShapeError(Exception):
-    """The function returned no list with a value for each completion; completed by the name before it."""
-
-
-def _sample(groups: Sequence[RolloutGroup], place: int) -> str:
-    """Name the sample at a place among the N."""
-    names = [f"sample {n} of prompt {group.prompt.id!r}" for group in groups for n in range(len(group.rollouts))]
-    return names[place]
-
-
-def _singles(groups: Sequence[RolloutGroup]) -> Iterator[RolloutGroup]:
-    """Yield a group of one for each completion."""
-    for group in groups:
-        for rollout in group.rollouts:
-            yield RolloutGroup(group.prompt, (rollout,))
-
-
-def _arguments(reward: CustomReward, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> dict[str, Any]:
-    """Return what the function gets by name: N values of each, and what TRL gives besides."""
-    singles = list(_singles(groups))
-    prompts, rollouts = [one.prompt for one in singles], [one.rollouts[0] for one in singles]
-    columns = dict.fromkeys(name for prompt in prompts for name in prompt.metadata)
-    given: dict[str, Any] = {name: [_copied(prompt.metadata.get(name)) for prompt in prompts] for name in columns}
-    given[config.data.completion_column] = [
-        prompt.references[0] if len(prompt.references) == 1 else list(prompt.references) or None for prompt in prompts
-    ]
-    if reward.options.chats:
-        given["prompts"] = [[dict(message) for message in prompt.messages] for prompt in prompts]
-        given["completions"] = [[{"role": "assistant", "content": rollout.text}] for rollout in rollouts]
-    else:
-        given["prompts"] = [prompt.source for prompt in prompts]
-        given["completions"] = [rollout.text for rollout in rollouts]
-    given["completion_ids"] = [list(rollout.token_ids) for rollout in rollouts]
-    given["references"] = [list(prompt.references) for prompt in prompts]
-    given |= {"trainer_state": log.state, "log_extra": log.log_extra, "log_metric": log.log_metric}
-    required, optional, others = reward.accepts()
-    # a column that only some rows have, and that this batch therefore lacks
-    given |= {name: [None] * len(singles) for name in required if name not in given}
-    return {name: values for name, values in given.items() if others or name in (*required, *optional)}
+    def _described(self, error: Exception) -> str:
+        """Return an exception with its line in the user's file."""
+        said = _text(error)
+        if isinstance(error, PastDeadlineError):
+            return said
+        text = said if isinstance(error, EndedError) else f"{type(error).__name__}: {said}".removesuffix(": ")
+        frames = traceback.extract_tb(error.__traceback__)
+        last = ([one for one in frames if one.filename == self.file] or frames)[-1]
+        code = f": {last.line}" if last.line else ""
+        return f"{text} (line {last.lineno} of {Path(last.filename).name}{code})"
 
 
 def _copied(value: Any) -> Any:
     """Return a copy of what a function could change in the data."""
     return copy.deepcopy(value) if isinstance(value, list | dict) else value
-
-
-def _checked(
-    reward: CustomReward, rows: list[Any] | str, groups: Sequence[RolloutGroup]
-) -> tuple[Flat, dict[int, str]]:
-    """Return the N values of what `_listed` made of a result, and what is wrong with some, by place: those are None.
-    Raises _WrongShapeError where there is not a value for each completion."""
-    sizes = [len(group.rollouts) for group in groups]
-    if isinstance(rows, str):
-        raise _WrongShapeError(f"returned {rows}, not a list of {sum(sizes)} numbers")
-    if reward.options.whole_step:
-        if [len(row) if isinstance(row, list) else -1 for row in rows] != sizes:
-            raise _WrongShapeError(f"did not return {len(sizes)} lists (groups) of {sizes[0]} values (completions)")
-        rows = [value for row in rows for value in row]
-    if len(rows) != sum(sizes):
-        raise _WrongShapeError(f"returned {len(rows)} values for {sum(sizes)} completions")
-    flat: Flat = []
-    problems: dict[int, str] = {}
-    for place, value in enumerate(rows):
-        number = NotApplicable.VALUE if value is None else _number(value)
-        if number is None:
-            problems[place] = f"it returned {_text(value, repr):.80}, not a finite number (None: it does not apply)"
-        flat.append(number)
-    return flat, problems
 
 
 def _listed(value: Any, depth: int) -> list[Any] | str:
@@ -289,42 +355,9 @@ def _number(value: Any) -> float | None:
     return number if abs(number) <= LARGEST else None  # not for NaN either
 
 
-def _nested(flat: Flat, groups: Sequence[RolloutGroup]) -> Outcomes:
-    values = iter(flat)
-    return [[next(values) for _ in group.rollouts] for group in groups]
-
-
-def _described(error: BaseException, reward: CustomReward) -> str:
-    """Return an exception with its line in the user's file."""
-    if isinstance(error, PastDeadlineError):
-        return str(error)
-    said = _text(error)
-    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    if isinstance(error, EndedError):
-        text = said
-    frames = traceback.extract_tb(error.__traceback__)
-    last = ([one for one in frames if one.filename == reward.file] or frames)[-1]
-    code = f": {last.line}" if last.line else ""
-    return f"{text} (line {last.lineno} of {Path(last.filename).name}{code})"
-
-
 def _text(value: Any, form: Callable[[Any], str] = str) -> str:
     """Return a value as text; only its type where its own class cannot say it."""
     try:
         return form(value)
     except Exception:  # a user's class may raise anything
         return f"<{type(value).__name__}>"
-
-
-def _start(reward: CustomReward, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> Running:
-    """Call the function in the background."""
-    function, whole = reward.function, reward.options.whole_step
-    call = partial(function, groups, config) if whole else partial(function, **_arguments(reward, groups, config, log))
-    depth = 2 if whole else 1
-
-    async def awaited() -> list[Any] | str:
-        return _listed(await call(), depth)
-
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-        return Awaited(awaited)
-    return Running(lambda: _listed(call(), depth))

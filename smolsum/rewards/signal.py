@@ -1,13 +1,15 @@
-"""What a reward signal is: a function that scores a whole step at once."""
+"""What a reward signal is, a function that scores a whole step at once, and what users' rewards log besides, in TRL's
+words: `log_extra`, `log_metric` and `trainer_state`."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from smolsum.config.sections import Config
-from smolsum.rewards.reward_log import RewardLog
 from smolsum.types import RolloutGroup
 
 Values: TypeAlias = list[list[float | None]]
@@ -37,22 +39,77 @@ class Dependent:
     score: Callable[[Sequence[RolloutGroup], Config, Mapping[str, Values]], Values]
 
 
-class Begun(Protocol):
-    """The computation of a signal that has begun."""
+@dataclass(frozen=True)
+class TrainerState:
+    """Where the training is: updates done, and those of the whole run."""
 
-    def values(self) -> Outcomes:
-        """Wait for the PxG values."""
+    global_step: int
+    max_steps: int
 
-    def stop(self) -> None:
-        """Give up what still runs."""
+
+class RewardLog:
+    """The columns and numbers that the rewards of one step log, of `sizes` completions for each group.
+
+    Rewards run in threads; each call touches one entry, which is safe.
+    """
+
+    def __init__(self, sizes: Sequence[int], state: TrainerState) -> None:
+        self.state = state
+        self._sizes = sizes
+        self._columns: dict[str, list[Any]] = {}
+        self._metrics: dict[str, list[float]] = {}
+
+    def log_extra(self, column: str, values: Iterable[Any]) -> None:
+        """Keep a column of N values for the table of completions. Raises ValueError for another number of them."""
+        kept = [_plain(value) for value in values]
+        if len(kept) != sum(self._sizes):
+            raise ValueError(f"log_extra({column!r}) got {len(kept)} values for {sum(self._sizes)} completions")
+        self._columns[str(column)] = kept
+
+    def log_metric(self, name: str, value: float) -> None:
+        """Keep a number for the step's metrics; several of one name are averaged. Raises ValueError if it is not
+        finite."""
+        if not math.isfinite(number := float(value)):
+            raise ValueError(f"log_metric({name!r}) got {number}, not a finite number")
+        self._metrics.setdefault(str(name), []).append(number)
+
+    def columns(self) -> dict[str, list[list[Any]]]:
+        """Return the PxG values of each column."""
+        found: dict[str, list[list[Any]]] = {}
+        for name, flat in sorted(self._columns.items()):
+            values = iter(flat)
+            found[name] = [[next(values) for _ in range(size)] for size in self._sizes]
+        return found
+
+    def metrics(self) -> dict[str, list[float]]:
+        """Return the numbers of each name."""
+        return {name: list(values) for name, values in sorted(self._metrics.items())}
+
+
+def at_the_end(config: Config) -> TrainerState:
+    """Return the state of rewards outside of training: evaluations score as at the end, so that they compare."""
+    steps = max(1, sum(stage.steps for stage in config.stages.values()))
+    return TrainerState(steps, steps)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; arrays of one number become that, and anything else its text."""
+    if hasattr(value, "item") and getattr(value, "size", 1) == 1:
+        value = value.item()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return value if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
 class Background(ABC):
     """A signal that is computed while the others of the step are."""
 
     @abstractmethod
-    def begin(self, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> Begun:
-        """Begin to compute the values of a step; what else there is to log goes to `log`."""
+    def begin(
+        self, groups: Sequence[RolloutGroup], config: Config, log: RewardLog
+    ) -> AbstractContextManager[Callable[[], Outcomes]]:
+        """Begin to compute the values of a step, and give what waits for them; what still runs at the end is given up.
+        What else there is to log goes to `log`."""
 
 
 Signal: TypeAlias = Scorer | Dependent | Background

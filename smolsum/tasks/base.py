@@ -185,7 +185,7 @@ def means(rows: Sequence[MetricRow]) -> Summary:
 
 def measure_signals(splits: Sequence[Split], config: Config) -> Measure:
     """Measure a completion by the signals of the task, each computed on this completion alone, except those that ask a
-    judge; those of plugins, and those that need one, are measured apart (`custom_rewards`)."""
+    judge; those of plugins, and those that need one, are measured apart (`plugins`)."""
     from smolsum.tasks import TASKS  # a task is not among them before this module is loaded
 
     found = TASKS[config.task.name].rewards.signals

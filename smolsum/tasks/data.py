@@ -1,24 +1,29 @@
 """Prompts and their references, from the package, a file or directory, the hub or a generator, checked row by row.
 
 `data_splits` gives the rows of a split. Here they become examples: a post or a chat, references, an id, and the rest.
+A chat is a list of messages, each an object with `role` and `content`. It asks with all of its turns up to the last one
+of the user. If a turn of the assistant follows at the end, that is the reference. A first message of the role system
+stands for this row in place of `task.system_prompt`.
 """
 
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard
 
 import xxhash
 
 from smolsum.config.sections import DataConfig
 from smolsum.errors import UsageError
 from smolsum.rewards import COMPARED
-from smolsum.tasks.data_chats import COLUMN, ChatParts, is_chat, read_answer, read_chat
-from smolsum.tasks.data_rows import kind_of, nearest_name
+from smolsum.tasks.data_files import kind_of, nearest_name
 from smolsum.tasks.data_splits import PlacedRow, read_split
 
 ID_COLUMN = "id"
+CHAT_COLUMN = "messages"
+"""the column that is taken where no row has `data.prompt_column`"""
+ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,17 @@ class Split:
     """which data the rows are from, and which of them, in words; empty: a task made the examples"""
 
 
+class _ChatParts(NamedTuple):
+    """A chat taken apart."""
+
+    turns: tuple[dict[str, str], ...]
+    """the messages before the user's last turn"""
+    source: object
+    """that turn, or what a column holds in place of a chat"""
+    reference: object
+    """the answer of the assistant, None if it is missing"""
+
+
 def load_split(data: DataConfig, split: str, *, references: bool = True) -> Split:
     """Return the split `train`, `validation` or `test`, read under the name that `data` gives it.
 
@@ -65,20 +81,19 @@ def load_split(data: DataConfig, split: str, *, references: bool = True) -> Spli
 
     Raises UsageError for wrong input, UnreachableError for a hub that does not answer.
     """
-    texts = {data.prompt_column, COLUMN, *_listed(data.completion_column), ID_COLUMN}
-    read = read_split(data, split, post=lambda row, where: post_of(row, where, data), texts=texts)
-    rows = read.rows
+    texts = {data.prompt_column, CHAT_COLUMN, *_listed(data.completion_column), ID_COLUMN}
+    rows, origin = read_split(data, split, post=lambda row, where: post_of(row, where, data), texts=texts)
     columns = _columns(rows, data, references)
     lacking = references and not columns.references and not columns.chats_answered
     examples = _examples(rows, data, split, columns)
     if not examples:
         raise UsageError(
-            f"no row is left of the {split} split ({read.origin}): each has an empty post or no reference",
+            f"no row is left of the {split} split ({origin}): each has an empty post or no reference",
             hint="--set data.empty_texts=error names the first of them",
         )
     lost = len(rows) - len(examples)
     left_out = f"{lost} of {len(rows)} rows of the {split} split have an empty post or no reference, and were left out"
-    found = generated_split(split, examples, left_out if lost else "", read.origin)
+    found = generated_split(split, examples, left_out if lost else "", origin)
     if not lacking:
         return found
     used = {columns.post, ID_COLUMN}
@@ -127,13 +142,11 @@ def _asked(example: Example) -> tuple[str, ...]:
 def post_of(row: Mapping[str, Any], where: str, data: DataConfig) -> object:
     """Return what a row asks about: its text, or its chat up to the user's last turn. Raises UsageError for a row that
     has neither, unless it will be dropped."""
-    column = COLUMN if COLUMN in row and data.prompt_column not in row else data.prompt_column
+    column = CHAT_COLUMN if CHAT_COLUMN in row and data.prompt_column not in row else data.prompt_column
     if data.empty_texts == "drop" and column not in row:
         return None
     value = column_of(row, where, column, "data.prompt_column", {ID_COLUMN, *_listed(data.completion_column)})
-    if not is_chat(value):
-        return value
-    chat = read_chat(value, f"{where}: {column!r}")
+    chat = _read_chat(value, f"{where}: {column!r}")
     return [*chat.turns, {"role": "user", "content": chat.source}] if chat.turns else chat.source
 
 
@@ -148,19 +161,22 @@ class _Columns:
 
 
 def _columns(rows: Sequence[PlacedRow], data: DataConfig, references: bool) -> _Columns:
-    """Return the columns to read. Raises UsageError for a column of completions that was named and that no row has."""
+    """Return the columns to read. Raises UsageError where no row has that of posts, or one of completions that was
+    named."""
 
     def occurs(column: str) -> bool:
         return any(column in row.columns for row in rows)
 
-    post = COLUMN if occurs(COLUMN) and not occurs(data.prompt_column) else data.prompt_column
+    first, completion = rows[0], data.completion_column
+    post = CHAT_COLUMN if occurs(CHAT_COLUMN) and not occurs(data.prompt_column) else data.prompt_column
+    if not occurs(post):
+        taken = {ID_COLUMN, *_listed(completion)}
+        raise _no_column(first.where, first.columns, post, "data.prompt_column", taken)
     if not references:
         return _Columns(post, (), False)
-    completion = data.completion_column
     named = (completion,) if occurs(completion) else _listed(completion)
     if unknown := [column for column in named if not occurs(column)]:
         if completion != DataConfig().completion_column:
-            first = rows[0]
             raise _no_column(first.where, first.columns, unknown[0], "data.completion_column", {post, ID_COLUMN})
         return _Columns(post, (), any(_is_answered(row.columns.get(post)) for row in rows))
     return _Columns(post, named, False)
@@ -181,22 +197,20 @@ def _examples(rows: Sequence[PlacedRow], data: DataConfig, split: str, columns: 
     UsageError with the place of the first row that breaks a rule."""
     has_ids = any(ID_COLUMN in row.columns for row in rows)
     used = {columns.post, *columns.references, ID_COLUMN}
-    occurs = any(columns.post in row.columns for row in rows)
     drops, examples = data.empty_texts == "drop", list[Example]()
     needed = [] if drops else [columns.post, *(columns.references if len(columns.references) == 1 else ())]
-    known = [column for column in needed if any(column in row.columns for row in rows)]
     seen: dict[str, str] = {}
     for where, row, number in rows:
-        if lacking := [column for column in known if column not in row]:
+        if lacking := [column for column in needed if column not in row]:
             raise UsageError(
                 f"{where} has no column {lacking[0]!r}, only {_names(row)}; other rows have it",
                 hint="complete or remove the row",
             )
         what = f"{where}: {columns.post!r}"
-        value = row.get(columns.post) if occurs else column_of(row, where, columns.post, "data.prompt_column", used)
-        chat = read_chat(value, what) if is_chat(value) else ChatParts((), value, None)
+        value = row.get(columns.post)
+        chat = _read_chat(value, what)
         _check_chat(value, chat, what, columns)
-        if columns.chats_answered and is_chat(value) and chat.reference is None and not drops:
+        if columns.chats_answered and _is_chat(value) and chat.reference is None and not drops:
             raise UsageError(
                 f"{what} does not end with a turn of the assistant, as it does in other rows",
                 hint="complete or remove the row, or --set data.empty_texts=drop",
@@ -225,7 +239,7 @@ def _examples(rows: Sequence[PlacedRow], data: DataConfig, split: str, columns: 
     return examples
 
 
-def _check_chat(value: object, chat: ChatParts, what: str, columns: _Columns) -> None:
+def _check_chat(value: object, chat: _ChatParts, what: str, columns: _Columns) -> None:
     """Raise UsageError for a chat that brings a reference besides that of a column, or that should be one and is
     not."""
     if columns.references and chat.reference is not None:
@@ -233,13 +247,14 @@ def _check_chat(value: object, chat: ChatParts, what: str, columns: _Columns) ->
             f"{what} ends with the assistant's turn, and the row has {columns.references[0]!r} too",
             hint=f"end it with the user's turn, or rename the column {columns.references[0]!r}",
         )
-    if columns.post == COLUMN and isinstance(value, str):
+    if columns.post == CHAT_COLUMN and isinstance(value, str):
         raise UsageError(
-            f"{what} is text, not a list of messages", hint=f"--set data.prompt_column={COLUMN} takes the text as it is"
+            f"{what} is text, not a list of messages",
+            hint=f"--set data.prompt_column={CHAT_COLUMN} takes the text as it is",
         )
 
 
-def _answers(row: Mapping[str, Any], where: str, chat: ChatParts, columns: _Columns) -> list[tuple[str, object]]:
+def _answers(row: Mapping[str, Any], where: str, chat: _ChatParts, columns: _Columns) -> list[tuple[str, object]]:
     """Return the references of a row, each with its place. Among several, null stands for none. Raises UsageError for a
     row without any."""
     if columns.chats_answered:
@@ -247,13 +262,69 @@ def _answers(row: Mapping[str, Any], where: str, chat: ChatParts, columns: _Colu
     found: list[tuple[str, object]] = []
     for column in columns.references:
         value, what = row.get(column), f"{where}: {column!r}"
-        if is_chat(value):
-            found.append((what, read_answer(value, what)))
+        if _is_chat(value):
+            found.append((what, _read_answer(value, what)))
         elif isinstance(value, list):
             found += [(what, item) for item in value if item is not None] or [(what, value)]
         elif value is not None or len(columns.references) == 1:
             found.append((what, value))
     return found or [(f"{where}: each of {', '.join(map(repr, columns.references))}", None)] * bool(columns.references)
+
+
+def _is_chat(value: object) -> TypeGuard[list[Any]]:
+    """Return whether a column's value is a list with objects in it, and not one of texts."""
+    return isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
+
+
+def _read_chat(value: object, what: str) -> _ChatParts:
+    """Return the parts of a chat, or of what is not one; `what` names its place. Raises UsageError for what is no
+    message, and for a chat in which the user does not speak last or is answered by the last message. The user's last
+    turn may be empty."""
+    if not _is_chat(value):
+        return _ChatParts((), value, None)
+    messages = [_message(item, f"message {number} of {what}") for number, item in enumerate(value, start=1)]
+    if messages and messages[0]["role"] == "system" and not messages[0]["content"].strip():
+        messages = messages[1:]  # many data sets have an empty one in every row
+    if late := [number for number, one in enumerate(messages, start=1) if one["role"] == "system" and number > 1]:
+        raise UsageError(f"message {late[0]} of {what} has the role system", hint="only the first message may have it")
+    if all(one["role"] != "user" for one in messages):
+        raise UsageError(f"{what} has no turn of the user", hint="add what is asked, or remove the row")
+    answer = messages.pop()["content"] if messages[-1]["role"] == "assistant" else None
+    if messages[-1]["role"] != "user":
+        raise UsageError(
+            f"{what} has no turn of the user before its last message",
+            hint="end it with the user's turn and the assistant's answer, or remove the row",
+        )
+    *turns, last = messages
+    if empty := next((number for number, one in enumerate(turns, start=1) if not one["content"].strip()), None):
+        raise UsageError(f"turn {empty} of {what} is empty", hint="put the text there, or remove the row")
+    return _ChatParts(tuple(turns), last["content"], answer)
+
+
+def _read_answer(value: Sequence[Any], what: str) -> str:
+    """Return the text of a completion that is one message of the assistant, as TRL has it. Raises UsageError for any
+    other list of messages."""
+    messages = [_message(item, f"message {number} of {what}") for number, item in enumerate(value, start=1)]
+    if [one["role"] for one in messages] != ["assistant"]:
+        roles = ", ".join(one["role"] for one in messages)
+        raise UsageError(f"{what} has messages of {roles}, not one of the assistant", hint="keep the answer alone")
+    return messages[0]["content"]
+
+
+def _message(item: Any, what: str) -> dict[str, str]:
+    """Return role and content. Other keys of a message are not for the model."""
+    if not isinstance(item, Mapping):
+        raise UsageError(f"{what} is {kind_of(item)}, not an object", hint="a message has a role and a content")
+    if lacking := [key for key in ("role", "content") if key not in item]:
+        others = ", ".join(map(str, item)) or "an empty object"
+        hint = "rename its keys to role and content (roles: system, user, assistant)"
+        raise UsageError(f"{what} has no {lacking[0]}, only {others}", hint=hint)
+    role, content = item["role"], item["content"]
+    if role not in ROLES:
+        raise UsageError(f"{what} has the role {role!r}", hint=f"it has to be one of {', '.join(ROLES)}")
+    if not isinstance(content, str):
+        raise UsageError(f"the content of {what} is {kind_of(content)}, not text", hint="put the text there")
+    return {"role": role, "content": content}
 
 
 def _is_empty(value: object) -> bool:

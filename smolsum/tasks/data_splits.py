@@ -8,8 +8,7 @@ and rows that are added later move no other row. One pass with a bounded number 
 import heapq
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +17,17 @@ import xxhash
 from smolsum.config.hub import FORM, HubName, hub_name
 from smolsum.config.sections import DataConfig
 from smolsum.errors import UsageError
-from smolsum.tasks.data_files import BUILTIN, BUILTIN_NAMES, LAYOUT, SPLITS, DataSource, open_builtin, open_path
-from smolsum.tasks.data_rows import SUFFIXES, nearest_name
+from smolsum.tasks.data_files import (
+    BUILTIN,
+    BUILTIN_NAMES,
+    LAYOUT,
+    SPLITS,
+    SUFFIXES,
+    FileSource,
+    nearest_name,
+    open_builtin,
+    open_path,
+)
 from smolsum.tasks.hub_data import HubSource
 
 CUT = ("test", "validation")
@@ -36,39 +44,36 @@ class PlacedRow(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True)
-class SplitRows:
-    """The rows of a split, and where they are from, in words."""
-
-    rows: list[PlacedRow]
-    origin: str
-
-
 def read_split(
     data: DataConfig, split: str, *, post: Callable[[Mapping[str, Any], str], object], texts: Collection[str]
-) -> SplitRows:
-    """Return the rows of the split `train`, `validation` or `test`, in the order of the data.
+) -> tuple[list[PlacedRow], str]:
+    """Return the rows of the split `train`, `validation` or `test`, in the order of the data, and where they are from,
+    in words.
 
     `post` takes a row and its place to what it asks about: rows with equal posts share a split. `texts` as of
-    `data_rows.read_rows`. Raises UsageError for wrong input, and UnreachableError for a hub that does not answer.
+    `FileSource.rows`. Raises UsageError for wrong input, and UnreachableError for a hub that does not answer.
     """
     if split not in SPLITS:
         raise UsageError(f"unknown split {split!r}", hint=f"choose from {', '.join(SPLITS)}")
     source = open_source(data.path)
     shares = _cut_shares(data, source)
     origin = "train" if split in shares else split
-    name = getattr(data, f"{origin}_split")
-    rows = source.rows(name, f"data.{origin}_split", texts)
-    wanted = getattr(data, f"{split}_rows")
-    sample = _Sample(wanted)
+    name, wanted = getattr(data, f"{origin}_split"), getattr(data, f"{split}_rows")
+    divided = bool(shares) and split in ("train", *shares)
     every = taken = 0
-    for number, (where, columns) in enumerate(rows, start=1):
-        every += 1
-        key = _key(post(columns, where)) if wanted or (shares and (split in shares or split == "train")) else ""
-        if shares and split in ("train", *shares) and _part(_lot("split", data, key), shares) != split:
-            continue
-        taken += 1
-        sample.add(PlacedRow(where, columns, number), _lot("rows", data, key) if wanted else 0)
+
+    def drawn() -> Iterator[tuple[int, int, PlacedRow]]:
+        """Yield the rows of the split, each after the lot that its post draws for the sample, and its number."""
+        nonlocal every, taken
+        for every, (where, columns) in enumerate(source.rows(name, f"data.{origin}_split", texts), start=1):
+            key = _key(post(columns, where)) if wanted or divided else ""
+            if not divided or _part(_lot("split", data, key), shares) == split:
+                taken += 1
+                yield _lot("rows", data, key) if wanted else 0, every, PlacedRow(where, columns, every)
+
+    # nsmallest holds no more rows than it returns
+    found = heapq.nsmallest(wanted, drawn()) if wanted else drawn()
+    rows = sorted((row for _, _, row in found), key=lambda row: row.number)
     place = f"{source.place(name)}: {every:,} rows"
     if not taken:
         raise _nothing(split, shares, place)
@@ -80,31 +85,10 @@ def read_split(
         place += f", of which {taken:,} are left by {' and '.join(reversed(shares))}"
     if 0 < wanted < taken:
         place += f", of which data.{split}_rows = {wanted:,} by data.split_seed = {data.split_seed}"
-    return SplitRows(sample.rows(), place)
+    return rows, place
 
 
-class _Sample:
-    """The rows with the smallest lots, at most `limit` of them; all rows for the limit 0."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.held: list[tuple[int, int, PlacedRow]] = []
-        """a heap whose first row is the next to go, or just a list without a limit"""
-
-    def add(self, row: PlacedRow, lot: int) -> None:
-        item = (-lot, -row.number, row)
-        if self.limit == 0:
-            self.held.append(item)
-        elif len(self.held) < self.limit:
-            heapq.heappush(self.held, item)
-        else:
-            heapq.heappushpop(self.held, item)
-
-    def rows(self) -> list[PlacedRow]:
-        return sorted((row for _, _, row in self.held), key=lambda row: row.number)
-
-
-def _cut_shares(data: DataConfig, source: DataSource) -> dict[str, float]:
+def _cut_shares(data: DataConfig, source: FileSource | HubSource) -> dict[str, float]:
     """Return the share of each split that is taken from `train`. Raises UsageError if nothing would be left of it."""
     shares = {}
     others = set(source.splits) - {getattr(data, f"{name}_split") for name in SPLITS}
@@ -149,7 +133,7 @@ def _nothing(split: str, shares: Mapping[str, float], place: str) -> UsageError:
     )
 
 
-def open_source(path: str) -> DataSource:
+def open_source(path: str) -> FileSource | HubSource:
     """Return the splits at `data.path`. Raises UsageError for a path without data."""
     if path.startswith(BUILTIN):
         return open_builtin(path.removeprefix(BUILTIN))

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from smolsum.config.hub import HubName, silence_hub_client
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
-from smolsum.tasks.data_files import LAYOUT
-from smolsum.tasks.data_rows import BATCH, ReadRow, nearest_name
+from smolsum.tasks.data_files import BATCH, LAYOUT, ReadRow, nearest_name
 
 if TYPE_CHECKING:
     from datasets import DatasetBuilder
@@ -112,28 +111,12 @@ def _at(builder: "DatasetBuilder", data: HubName, revision: str | None) -> "Data
     )
 
 
-def _configuration_error(data: HubName) -> UsageError | None:
-    """Return the error for a configuration that is missing or does not exist, with those that do; None where they are
-    not to be had."""
-    import datasets
-
-    try:
-        known = datasets.get_dataset_config_names(data.id, revision=data.revision or None)
-    except Exception:  # an error is being reported already
-        return None
-    if not known:
-        return None
-    paths = {name: f"--set data.path={HubName(data.id, name, data.revision)}" for name in known}
-    if not data.configuration:
-        listed = ", ".join(known)
-        return UsageError(
-            f"hub data set '{data}' has several configurations: {listed}", hint=next(iter(paths.values()))
-        )
-    near = nearest_name(data.configuration, known)
-    return UsageError(
-        f"hub data set {data.id!r} has no configuration {data.configuration!r}, only {', '.join(known)}",
-        hint=paths[near or known[0]],
-    )
+def _configuration_error(error: ValueError, data: HubName) -> UsageError:
+    """Return the error for a configuration that is missing or does not exist, with those that the library lists."""
+    known = re.findall(r"'([^']+)'", str(error).rpartition("[")[2].partition("]")[0])
+    has = f"no configuration {data.configuration!r}, only" if data.configuration else "several configurations:"
+    near = HubName(data.id, nearest_name(data.configuration, known) or [*known, "NAME"][0], data.revision)
+    return UsageError(f"hub data set {data.id!r} has {has} {', '.join(known)}", hint=f"--set data.path={near}")
 
 
 def _hub_error(error: Exception, data: HubName, setting: str) -> SmolsumError:
@@ -165,9 +148,9 @@ def _hub_error(error: Exception, data: HubName, setting: str) -> SmolsumError:
         )
     uncached = type(error) is ValueError and reason.startswith(("Couldn't find cache", "There are multiple"))
     if type(error) is ValueError and not uncached:  # the library's own refusal
-        of_configuration = reason.startswith(("Config name is missing", "BuilderConfig"))
-        refusal = UsageError(f"{what}: {reason}", hint=f"--set {setting}=NAME")  # of the split's name, as a rule
-        return (of_configuration and _configuration_error(data)) or refusal
+        if reason.startswith(("Config name is missing", "BuilderConfig")):
+            return _configuration_error(error, data)
+        return UsageError(f"{what}: {reason}", hint=f"--set {setting}=NAME")  # of the split's name, as a rule
     unreadable = exceptions.DatasetsError | data_files.EmptyDatasetError | RuntimeError | ValueError
     if isinstance(error, unreadable) and not closed and not uncached:
         return UsageError(f"{what} cannot be read: {reason}", hint=f"{download}, then make it {LAYOUT}")

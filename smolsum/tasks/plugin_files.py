@@ -1,27 +1,38 @@
-"""What a plugin is, and how one is loaded: from a Python file, from a function, or from an installed package."""
+"""What a plugin is, and how one is loaded: from a Python file, from a function, or from an installed package.
 
+Plugins do not share the modules next to them, so that two folders may use the same names: a file is executed as a
+package whose search path is its folder. An import of a name that the folder has goes to that package, everything else
+to Python; the imports of these modules do so too.
+"""
+
+import ast
+import builtins
 import hashlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from smolsum.config.sections import Config
 from smolsum.errors import SmolsumError, UsageError, nearest
-from smolsum.rewards.custom import CustomReward, RewardOptions
-from smolsum.rewards.decorator import OPTIONS, make_reward
+from smolsum.rewards.custom import OPTIONS, CustomReward, RewardOptions, make_reward
 from smolsum.runs.records import PluginInfo
 from smolsum.tasks.base import Task
-from smolsum.tasks.plugin_imports import execute, imported_files
 from smolsum.types import Criterion
 
+_PREFIX = "smolsum_plugin_"
+"""of the names of modules"""
 FORM = "--plugin FILE.py, or FILE.py:FUNCTION for a single reward"
 
 
@@ -30,9 +41,9 @@ class Plugin:
     """What a file or an installed package adds."""
 
     path: Path
-    version: str
     content: bytes
     """of the file"""
+    version: str = ""
     modules: Mapping[str, bytes] = field(default_factory=dict)
     """the files of its folder that it imports, by path relative to the folder"""
     rewards: tuple[CustomReward, ...] = ()
@@ -100,8 +111,7 @@ def load_file(path: Path, function: str) -> Plugin:
     if path.suffix != ".py":
         raise UsageError(f"plugin {path.name} is not a Python file", hint=FORM)
     content = path.read_bytes()
-    modules = imported_files(path, content)
-    plugin = Plugin(path, "", content, modules)
+    plugin = Plugin(path, content, modules=_imported_files(path, content))
     module = _executed(plugin)
     plugin = replace(plugin, version=_version(module))
     if not function:
@@ -123,15 +133,28 @@ def split_reference(text: str) -> tuple[Path, str]:
 
 
 def _executed(plugin: Plugin) -> ModuleType:
-    """Execute a plugin's file as a module. Raises UsageError, with the line, for whatever it raises."""
-    path = plugin.path
+    """Execute a plugin's file as a module, which stays in `sys.modules`. Raises UsageError, with the line, for whatever
+    it raises."""
+    path, name = plugin.path, f"{_PREFIX}{plugin.path.stem}_{plugin.digest[:12]}"
+    _forget(name)
+    if not any(isinstance(one, _Finder) for one in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    loader = _Loader(name, str(path))
+    loader.content = plugin.content
+    folder = [str(path.parent)]
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader, submodule_search_locations=folder)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look it up
     try:
         with redirect_stdout(sys.stderr), chdir("."):  # stdout belongs to the results of the command
-            return execute(path, plugin.content, plugin.digest)
-    except KeyboardInterrupt:
-        raise
+            loader.exec_module(module)
     except BaseException as error:
+        _forget(name)
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise UsageError(f"plugin {path.name} cannot be loaded: {_reason(error, path)}", hint=_remedy(error)) from error
+    return module
 
 
 def _reason(error: BaseException, path: Path) -> str:
@@ -164,7 +187,7 @@ def wrap_function(function: Callable[..., Any]) -> Plugin:
     except (OSError, TypeError):  # typed into an interpreter: what it compiles to, without addresses in memory
         parts = (code.co_code.hex(), code.co_names, code.co_consts) if code else (type(function).__qualname__,)
         source = re.sub(r" at 0x[0-9a-f]+", "", repr(parts))
-    plugin = Plugin(Path(file or "notebook"), "", source.encode())
+    plugin = Plugin(Path(file or "notebook"), source.encode())
     return replace(plugin, rewards=(make_reward(function, file=str(plugin.path), sha256=plugin.sha256),))
 
 
@@ -180,7 +203,7 @@ def load_package(point: EntryPoint) -> Plugin:
     path = Path(module.__file__ or point.module)
     content = path.read_bytes() if path.is_file() else b""
     version = point.dist.version if point.dist else _version(module)
-    return _found(module, Plugin(path, version, content, named=False))
+    return _found(module, Plugin(path, content, version, named=False))
 
 
 def _found(module: ModuleType, plugin: Plugin) -> Plugin:
@@ -214,3 +237,105 @@ def _functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 def _version(module: ModuleType) -> str:
     return str(getattr(module, "__version__", ""))
+
+
+def _imported_files(path: Path, content: bytes) -> dict[str, bytes]:
+    """Return the files of the folder that a plugin imports, and that these import, by path relative to the folder; also
+    those that a function imports when it is called."""
+    found: dict[str, bytes] = {}
+    waiting = [(path, content)]
+    while waiting:
+        file, text = waiting.pop()
+        for imported in _imported_by(file, text, path.parent):
+            name = imported.relative_to(path.parent).as_posix()
+            if name not in found and imported != path:
+                found[name] = imported.read_bytes()
+                waiting.append((imported, found[name]))
+    return dict(sorted(found.items()))
+
+
+def _imported_by(file: Path, content: bytes, folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder that the import statements of one of its files execute."""
+    try:
+        nodes = list(ast.walk(ast.parse(content)))
+    except (SyntaxError, ValueError):  # reported where it is executed
+        return
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names = [(folder, one.name.split(".")) for one in node.names if _has_module(folder, one.name)]
+        elif isinstance(node, ast.ImportFrom) and (node.level or _has_module(folder, node.module or "")):
+            start = file.parents[node.level - 1] if node.level else folder
+            base = node.module.split(".") if node.module else []
+            names = [(start, [*base, *part]) for part in ([], *([one.name] for one in node.names))]
+        else:
+            continue
+        for start, parts in names:
+            for depth in range(len(parts) + 1):
+                place = start.joinpath(*parts[:depth])
+                files = (place.with_suffix(".py") if depth else None, place / "__init__.py")
+                inside = place.is_relative_to(folder) and place != folder
+                yield from (one for one in files if inside and one is not None and one.is_file())
+
+
+def _has_module(folder: Path, name: str) -> bool:
+    """Return whether an import of this name in a plugin means a module of its folder, as for a script, rather than one
+    of Python or one that is imported from there already."""
+    top = name.partition(".")[0]
+    there = [file for file in (folder / f"{top}.py", folder / top / "__init__.py") if file.is_file()]
+    if not top or not there or top in sys.stdlib_module_names or top == "smolsum":
+        return False
+    imported = str(getattr(sys.modules.get(top), "__file__", ""))
+    return imported not in [str(file) for file in there]
+
+
+def _forget(name: str) -> None:
+    """Remove a plugin and its modules."""
+    for one in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+        del sys.modules[one]
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Executes a file with imports from its plugin's folder. What is executed is what the file has now, not a cached
+    compilation, which a file that changes twice in a second would be taken for."""
+
+    content: bytes | None = None
+    """of the plugin's own file, as it was read"""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.content or Path(self.path).read_bytes(), self.path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        package = module.__name__.partition(".")[0]
+        folder = Path(str(sys.modules[package].__file__)).parent
+
+        def import_own(
+            name: str,
+            globals: Mapping[str, Any] | None = None,
+            locals: Mapping[str, Any] | None = None,
+            fromlist: Sequence[str] | None = (),
+            level: int = 0,
+        ) -> ModuleType:
+            if level or not _has_module(folder, name):
+                return builtins.__import__(name, globals, locals, fromlist or (), level)
+            inside = f"{package}.{name}"
+            if fromlist:
+                return builtins.__import__(inside, globals, locals, fromlist, 0)
+            importlib.import_module(inside)
+            return sys.modules[f"{package}.{name.partition('.')[0]}"]
+
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": import_own}
+        super().exec_module(module)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the modules next to plugins."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not fullname.startswith(_PREFIX) or path is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+            spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        return spec

@@ -16,22 +16,27 @@ from typing import Any
 
 from smolsum import console
 from smolsum.config.presets import Entry, read_file
+from smolsum.config.sections import Config
+from smolsum.config.targets import TARGET
 from smolsum.errors import SmolsumError, UsageError
+from smolsum.rewards.combine import score_all
+from smolsum.rewards.custom import CustomReward
 from smolsum.rewards.judge import JudgeSignal
 from smolsum.runs.evaluation_records import SCORE_KEYS
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read
 from smolsum.runs.records import PluginInfo, RunInfo
 from smolsum.tasks import TASKS
-from smolsum.tasks.base import Task
-from smolsum.tasks.custom_rewards import with_rewards
+from smolsum.tasks.base import Measure, Metric, MetricRow, MetricTable, Summary, Task, mean
+from smolsum.tasks.data import Split
 from smolsum.tasks.plugin_files import Plugin, load_file, load_package, split_reference, wrap_function
-from smolsum.types import COMPOSITE, PASS_RATE, PASSED, Criterion
+from smolsum.types import COMPOSITE, PASS_RATE, PASSED, Prompt, Rollout, RolloutGroup
 
 GROUP = "smolsum.plugins"
 """of entry points"""
 COLUMNS = {*SCORE_KEYS, "sample", "reward", "tokens", "error", COMPOSITE, PASS_RATE, PASSED}
 """of rows of scores, besides metrics, and of tables that show them"""
+Completion = tuple[str, tuple[int, ...], str]
 
 _shipped: dict[str, Task] = {}
 """the tasks of this package, as they are without plugins"""
@@ -55,64 +60,60 @@ def use_plugins(files: Sequence[str] = (), functions: Sequence[Callable[..., Any
         return
     if not _shipped:
         _shipped.update(TASKS)
-    known = _KnownNames(_shipped)
     references = dict.fromkeys(split_reference(text) for text in files)
     plugins = [load_file(path, function) for path, function in references]
     plugins += [wrap_function(function) for function in functions]
-    for plugin in plugins:
-        known.add(plugin)
+    for place, plugin in enumerate(plugins):
+        _check_names(plugin, plugins[:place])
     for point in installed:
         try:
             plugin = load_package(point)
-            known.add(plugin)
+            _check_names(plugin, plugins)
+            plugins.append(plugin)
         except SmolsumError as error:
             console.warn(f"installed plugin {point.name} is left out: {error.message}")
-            continue
-        plugins.append(plugin)
-    rewards = [reward for plugin in plugins for reward in plugin.rewards]
-    named = {reward.name for plugin in plugins if plugin.named for reward in plugin.rewards}
-    criteria = tuple(one for plugin in plugins for one in plugin.criteria)
-    tasks = {name: _with_criteria(task, criteria) for name, task in known.tasks.items()}
+    tasks = {name: _with_plugins(task, plugins) for name, task in _tasks(plugins).items()}
     TASKS.clear()
-    TASKS.update({name: with_rewards(task, rewards, named) for name, task in tasks.items()})
+    TASKS.update(tasks)
     _loaded[:] = plugins
 
 
-class _KnownNames:
-    """The tasks, and the names that their signals, criteria, metrics and columns have; a plugin's rewards and criteria
-    join those of every task."""
+def _check_names(plugin: Plugin, before: Sequence[Plugin]) -> None:
+    """Raise UsageError where a name of a plugin is taken: by a task with its signals, criteria, metrics and columns, or
+    by a reward or criterion of the plugins `before` it, which join those of every task."""
+    tasks = _tasks(before)
+    added = {name for other in before for _, name in _added(other)}
+    taken = {*COLUMNS, *added, *(name for task in (*tasks.values(), *plugin.tasks) for name in _names(task))}
+    for kind, name in _added(plugin):
+        if name in taken:
+            raise UsageError(
+                f"{plugin.path.name}: {kind} {name!r} has the name of another signal, criterion, metric or column",
+                hint='rename it: @smolsum.reward(name="…")' if kind == "reward" else "give it another name",
+            )
+        taken.add(name)
+    for task in plugin.tasks:
+        if task.name in tasks:
+            raise UsageError(
+                f"{plugin.path.name}: the name of task {task.name!r} is taken", hint='rename it: Task(name="…")'
+            )
+        if shared := sorted(added & set(_names(task))):
+            raise UsageError(
+                f"{plugin.path.name}: task {task.name} has {shared[0]!r}, which another plugin adds to every task",
+                hint="rename one of the two",
+            )
 
-    def __init__(self, tasks: Mapping[str, Task]) -> None:
-        self.tasks = dict(tasks)
-        self._taken = {*COLUMNS, *(name for task in tasks.values() for name in _names(task))}
-        self._added: set[str] = set()
 
-    def add(self, plugin: Plugin) -> None:
-        """Add what a plugin has. Raises UsageError, and adds nothing, where one of its names is taken."""
-        kinds = [("reward", one.name) for one in plugin.rewards]
-        kinds += [("the criterion", one.name) for one in plugin.criteria]
-        own = {name for task in plugin.tasks for name in _names(task)}
-        added: set[str] = set()
-        for kind, name in kinds:
-            if name in self._taken | own | added:
-                raise UsageError(
-                    f"{plugin.path.name}: {kind} {name!r} has the name of another signal, criterion, metric or column",
-                    hint='rename it: @smolsum.reward(name="…")' if kind == "reward" else "give it another name",
-                )
-            added.add(name)
-        for task in plugin.tasks:
-            if task.name in self.tasks:
-                raise UsageError(
-                    f"{plugin.path.name}: the name of task {task.name!r} is taken", hint='rename it: Task(name="…")'
-                )
-            if shared := sorted(self._added & set(_names(task))):
-                raise UsageError(
-                    f"{plugin.path.name}: task {task.name} has {shared[0]!r}, which another plugin adds to every task",
-                    hint="rename one of the two",
-                )
-        self._taken |= own | added
-        self._added |= added
-        self.tasks |= {task.name: task for task in plugin.tasks}
+def _added(plugin: Plugin) -> list[tuple[str, str]]:
+    """Return what a plugin adds to every task, each as its kind and name."""
+    return [
+        *(("reward", one.name) for one in plugin.rewards),
+        *(("the criterion", one.name) for one in plugin.criteria),
+    ]
+
+
+def _tasks(plugins: Iterable[Plugin]) -> dict[str, Task]:
+    """Return the tasks of this package, and those of plugins."""
+    return {**_shipped, **{task.name: task for plugin in plugins for task in plugin.tasks}}
 
 
 def signal_of(function: Callable[..., Any]) -> str:
@@ -140,12 +141,88 @@ def _names(task: Task) -> Iterator[str]:
         yield criterion.name
 
 
-def _with_criteria(task: Task, criteria: tuple[Criterion, ...]) -> Task:
-    """Return the task with more criteria for a judge, after its own."""
-    if not criteria:
+def _with_plugins(task: Task, plugins: Sequence[Plugin]) -> Task:
+    """Return the task with more criteria for a judge, after its own, and more signals. Evaluations measure those that
+    the user named, and those that a stage of the run uses."""
+    if not plugins:
         return task
-    evaluation = task.evaluation
-    return replace(task, evaluation=replace(evaluation, criteria=(*evaluation.criteria, *criteria)))
+    signals = {reward.name: reward for plugin in plugins for reward in plugin.rewards}
+    named = {reward.name for plugin in plugins if plugin.named for reward in plugin.rewards}
+    criteria = (*task.evaluation.criteria, *(one for plugin in plugins for one in plugin.criteria))
+    base, found = replace(task.evaluation, criteria=criteria), dict[Completion, dict[str, float | None]]()
+    if not signals:
+        return replace(task, evaluation=base)
+
+    def measured(config: Config) -> list[str]:
+        used = {name for stage in config.stages.values() for name in stage.used_signals}
+        return [name for name in signals if name in named or name in used]
+
+    def ask_ahead(completions: Sequence[tuple[Prompt, Rollout]], config: Config) -> None:
+        base.ask_ahead(completions, config)
+        found.clear()
+        groups = [RolloutGroup(prompt, (rollout,)) for prompt, rollout in completions]
+        names = measured(config)
+        values = score_all(groups, dict.fromkeys(names, 1.0), config, signals) if groups else {}
+        for place, (prompt, rollout) in enumerate(completions):
+            found[_key(prompt, rollout)] = {name: values[name][place][0] for name in names}
+
+    def measurer(splits: Sequence[Split], config: Config) -> Measure:
+        own = base.measurer(splits, config)
+
+        def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
+            if _key(prompt, rollout) not in found:
+                ask_ahead([(prompt, rollout)], config)
+            values, added = own(prompt, rollout), found[_key(prompt, rollout)]
+            if shared := sorted(values.keys() & added.keys()):
+                raise UsageError(
+                    f"reward {shared[0]!r} has the name of something that task {task.name} measures",
+                    hint='rename it: @smolsum.reward(name="…")',
+                )
+            return {**values, **added}
+
+        return measure
+
+    def summarise(rows: Sequence[MetricRow]) -> Summary:
+        return base.summarise(rows) | {name: mean(rows, name) for name in signals if any(name in row for row in rows)}
+
+    metrics = tuple(Metric(name, name, ".3f", better=one.options.better) for name, one in signals.items())
+    evaluation = replace(
+        base,
+        code=lambda config: {f"plugin {name}": signals[name].sha256 for name in measured(config)},
+        ask_ahead=ask_ahead,
+        measurer=measurer,
+        summarise=summarise,
+        headlines=(*base.headlines, *metrics),
+        tables=(*base.tables, MetricTable("rewards of plugins", metrics)),
+    )
+    lengths = [name for name, one in signals.items() if one.options.uses_length]
+    meanings = {name: (one.options.range, one.meaning) for name, one in signals.items()}
+    return replace(
+        task,
+        rewards=replace(
+            task.rewards,
+            signals={**task.rewards.signals, **signals},
+            meanings={**task.rewards.meanings, **meanings},
+            length_signals=(*task.rewards.length_signals, *lengths),
+        ),
+        evaluation=evaluation,
+    )
+
+
+def check_columns(task: Task, splits: Mapping[str, Split], config: Config) -> None:
+    """Raise UsageError where a reward that a stage uses asks for a column that a split does not have."""
+    used = dict.fromkeys(name for stage in config.stages.values() for name in stage.used_signals)
+    for name, split in splits.items():
+        columns = dict.fromkeys(column for example in split.examples for column in example.metadata)
+        columns |= {config.data.completion_column: None}
+        columns |= {TARGET: None} if task.targets.of(config) else {}
+        for signal in (task.rewards.signals.get(one) for one in used):
+            if isinstance(signal, CustomReward):
+                signal.check_columns(name, columns)
+
+
+def _key(prompt: Prompt, rollout: Rollout) -> Completion:
+    return prompt.id, rollout.token_ids, rollout.text
 
 
 def name_plugins(named: Sequence[str], task: str | None, config_file: Path | None) -> tuple[str | None, str | None]:

@@ -23,8 +23,7 @@ from smolsum.grpo.stateful import Stateful
 from smolsum.llm.request_policy import current_hook
 from smolsum.policy import distributed
 from smolsum.rewards.combine import score_and_combine
-from smolsum.rewards.reward_log import RewardLog, TrainerState
-from smolsum.rewards.signal import Background, Signal, Values
+from smolsum.rewards.signal import Background, RewardLog, Signal, TrainerState, Values
 from smolsum.rollout.source import GroupRequest, Source
 from smolsum.tasks.base import Measure
 from smolsum.tasks.text_metrics import repeated_trigrams

@@ -10,7 +10,7 @@ from smolsum.evaluate.prompt_encoding import encode_prompts
 from smolsum.policy.load import Policy, encode_chat
 from smolsum.runs.paths import open_run
 from smolsum.tasks import TASKS
-from smolsum.tasks.data_objects import store_data
+from smolsum.tasks.data_files import store_data
 from smolsum.tasks.plugins import require_plugins, signal_of, use_plugins
 from smolsum.training.loop import train as run_training
 from smolsum.training.progress import Progress

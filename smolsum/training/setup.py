@@ -31,12 +31,11 @@ from smolsum.runs.record_io import to_row
 from smolsum.runs.records import RunInfo
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
-from smolsum.tasks.custom_rewards import check_columns
 from smolsum.tasks.data import Split, check_references, overlap
 from smolsum.tasks.data_files import SPLITS
 from smolsum.tasks.hub_data import commit_of
 from smolsum.tasks.plugin_files import Plugin
-from smolsum.tasks.plugins import digests, loaded_plugins
+from smolsum.tasks.plugins import check_columns, digests, loaded_plugins
 from smolsum.tasks.text_metrics import length_table
 from smolsum.training.constrained_values import check_constraints
 from smolsum.training.difficulty import planned_kinds

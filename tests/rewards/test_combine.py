@@ -12,7 +12,7 @@ from smolsum.config.sections import Config
 from smolsum.errors import PluginError
 from smolsum.rewards import REWARDS
 from smolsum.rewards.combine import combine, score_all
-from smolsum.rewards.decorator import make_reward
+from smolsum.rewards.custom import make_reward
 from smolsum.rewards.signal import Dependent, NotApplicable, Values
 from smolsum.types import RolloutGroup
 

@@ -24,7 +24,7 @@ from smolsum.errors import PluginError
 from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.rewards import REWARDS, background
 from smolsum.rewards.combine import score_all, score_and_combine
-from smolsum.rewards.decorator import make_reward
+from smolsum.rewards.custom import make_reward
 from smolsum.rewards.signal import Values
 from smolsum.types import Prompt, RolloutGroup
 
@@ -165,6 +165,11 @@ def leaves(completions: list[str]) -> list[float]:
     raise SystemExit(len(completions))
 
 
+async def leaves_the_loop(completions: list[str]) -> list[float]:
+    """Must not end the event loop that others share."""
+    raise SystemExit(len(completions))
+
+
 class WeirdError(Exception):
     """Its own class stands for it."""
 
@@ -183,6 +188,7 @@ def weird(completions: list[str]) -> list[float]:
         # the second of the four completions is the first that fails alone
         (fails_on_b, ["sample 1 of prompt 'p'", "ZeroDivisionError", "for text in completions"]),
         (leaves, ["sample 0 of prompt 'p'", "SystemExit 1", "raise SystemExit"]),
+        (leaves_the_loop, ["sample 0 of prompt 'p'", "SystemExit 1", "raise SystemExit"]),
         (weird, ["sample 0 of prompt 'p'", "WeirdError: <WeirdError>"]),
     ],
 )
@@ -278,7 +284,7 @@ def test_a_deadline_ends_what_hangs(
 
 def loop() -> threading.Thread:
     """The thread of the event loop in use."""
-    return background.Awaited._loop_thread
+    return background._loop_thread
 
 
 def test_what_a_reward_prints_goes_to_stderr(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
@@ -405,7 +411,7 @@ import os, re, signal, time
 from smolsum.config.sections import Config, RewardsConfig
 from smolsum.rewards import background
 from smolsum.rewards.combine import score_all
-from smolsum.rewards.decorator import make_reward
+from smolsum.rewards.custom import make_reward
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 def backtracks(completions):

@@ -112,13 +112,15 @@ CASES: dict[str, Case] = {
     "a directory as a file": case(directory(lambda folder: (folder / "train.jsonl").mkdir() or folder), "train.jsonl",
                         "Is a directory"),
     "saved: file missing": case(saved(lambda folder: next(folder.glob("train/*.arrow")).unlink()),
-                        "saved/train/data-00000-of-00001.arrow", "saved/train/state.json"),
+                        "saved/train/data-00000-of-00001.arrow", "No such file"),
     "saved: split missing": case(saved(lambda folder: (folder / "train" / "state.json").unlink()),
-                        "saved/train has no state.json"),
-    "saved: damaged list": case(saved(lambda folder: (folder / "dataset_dict.json").write_text("{")),
-                        "dataset_dict.json", "JSON"),
-    "saved: no list": case(saved(lambda folder: (folder / "dataset_dict.json").write_text("[]")), "dataset_dict.json",
-                        "no splits"),
+                        "saved/train/state.json is missing"),
+    **{
+        f"saved: {name} is {text}": case(saved(lambda folder, name=name, text=text: (folder / name).write_text(text)),
+                        f"saved/{name} is missing or damaged", "save_to_disk")
+        for name in ("dataset_dict.json", "train/state.json")
+        for text in ("{", "[]", '{"splits": [1], "_data_files": [1]}')
+    },
     # bytes
     **{f"empty {name}": case(content(name, ""), f"{name} is empty") for name in ("a.csv", "a.arrow", "a.parquet")},
     **{f"blank {name}": case(content(name, "\n \n"), f"{name} is empty") for name in ("a.jsonl", "a.json")},

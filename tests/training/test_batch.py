@@ -15,7 +15,7 @@ from smolsum.grpo.advantages import zero_spread
 from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.policy.load import Policy, load_policy
 from smolsum.rewards import REWARDS
-from smolsum.rewards.decorator import make_reward
+from smolsum.rewards.custom import make_reward
 from smolsum.rewards.signal import Values
 from smolsum.rollout.source import GroupRequest, LocalSource, Source
 from smolsum.tasks.tldr import lengths

@@ -15,7 +15,7 @@ from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read
 from smolsum.runs.records import RunInfo
-from smolsum.tasks.data_objects import store_data
+from smolsum.tasks.data_files import store_data
 from smolsum.tasks.plugins import use_plugins
 from smolsum.training import python_api
 

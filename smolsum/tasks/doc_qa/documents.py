@@ -13,8 +13,7 @@ from typing import Any
 from smolsum.config.sections import Config, DataConfig
 from smolsum.errors import UsageError
 from smolsum.tasks.data import ID_COLUMN, Example, Split, column_of, generated_split, load_split, post_of
-from smolsum.tasks.data_files import SPLITS
-from smolsum.tasks.data_rows import kind_of, nearest_name
+from smolsum.tasks.data_files import SPLITS, kind_of, nearest_name
 from smolsum.tasks.data_splits import PlacedRow, read_split
 from smolsum.tasks.doc_qa.settings import DocQaConfig, settings
 from smolsum.tasks.facts import FactVocabulary, vocabulary
@@ -152,10 +151,10 @@ def _documents(data: DataConfig, task: DocQaConfig, split: str) -> Split:
         return row[task.document_column] if task.document_column in row else post_of(row, where, data)
 
     texts = {task.question_column, task.answer_column, task.document_column, task.id_column, data.prompt_column}
-    read = read_split(data, split, post=post, texts=texts | {data.completion_column, ID_COLUMN})
-    rows, columns = read.rows, read.rows[0].columns
+    rows, origin = read_split(data, split, post=post, texts=texts | {data.completion_column, ID_COLUMN})
+    columns = rows[0].columns
     if task.question_column in columns:
-        return generated_split(split, _grouped(rows, task), origin=read.origin)
+        return generated_split(split, _grouped(rows, task), origin=origin)
     if FACTS in columns:
         loaded = load_split(data, split)
         return replace(loaded, examples=tuple(_with_questions(example) for example in loaded.examples))

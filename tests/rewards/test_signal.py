@@ -13,8 +13,8 @@ from smolsum.config.sections import Config
 from smolsum.errors import PluginError
 from smolsum.files import read_jsonl
 from smolsum.rewards.combine import score_all, score_and_combine
-from smolsum.rewards.decorator import make_reward
-from smolsum.rewards.reward_log import RewardLog, TrainerState
+from smolsum.rewards.custom import make_reward
+from smolsum.rewards.signal import RewardLog, TrainerState
 from smolsum.runs.completion_groups import read_groups
 from smolsum.runs.paths import RunPaths
 from smolsum.types import RolloutGroup
