@@ -9,6 +9,7 @@ from typing import Any
 
 from smolsum import console
 from smolsum.llm.endpoints import DEFAULT_JUDGE, JUDGE, has_url
+from smolsum.rewards import FACTS
 from smolsum.runs.evaluation_records import Judgement
 from smolsum.runs.paths import RunPaths
 from smolsum.tasks.base import ErrorKind, Metric, MetricRow, Task
@@ -38,7 +39,11 @@ def describe_task(task: Task, metrics: Metrics) -> dict[str, Any]:
         "panels": [panel for panel in panels if panel["headlines"]],
         "watched": {name: list(chosen) for name, chosen in task.evaluation.watched.items()},
         "errors": {kind.name: kind.meaning for kind in task.evaluation.errors},
-        "signals": {name: {"range": span, "meaning": words} for name, (span, words) in task.rewards.meanings.items()},
+        "signals": {
+            name: {"range": facts.range, "meaning": facts.meaning}
+            for name, signal in task.rewards.signals.items()
+            if name not in FACTS and (facts := getattr(signal, "facts", None))
+        },
     }
 
 

@@ -21,7 +21,7 @@ from smolsum.report.sections import (
     trade_off,
     training,
 )
-from smolsum.rewards import MEANINGS, REWARDS
+from smolsum.rewards import REWARDS
 
 
 def build(inputs: ReportInputs) -> Page:
@@ -67,7 +67,7 @@ def build(inputs: ReportInputs) -> Page:
         (
             "Method",
             [
-                setup.signals_table(inputs, [name for name in MEANINGS if name in REWARDS] if study else ()),
+                setup.signals_table(inputs, tuple(REWARDS) if study else ()),
                 *([paper.configurations_table(inputs)] if study and inputs.has_references else []),
                 setup.settings_table(inputs),
                 *setup.stage_settings_tables(inputs, signals=not study),

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 from smolsum.config.sections import Config
 from smolsum.errors import PluginError, UsageError
 from smolsum.rewards.background import EndedError, PastDeadlineError, Running, await_in_loop, now
-from smolsum.rewards.signal import Background, NotApplicable, Outcomes, RewardLog
+from smolsum.rewards.signal import Background, Facts, NotApplicable, Outcomes, RewardLog
 from smolsum.types import RolloutGroup
 
 Better: TypeAlias = Literal["higher", "lower"]
@@ -149,10 +149,10 @@ class CustomReward(Background):
     """of the file, or of the function's source text"""
 
     @property
-    def meaning(self) -> str:
-        """What it rewards, in words."""
+    def facts(self) -> Facts:
+        """What the function's mark and docstring say of it."""
         first = (inspect.getdoc(self.function) or "").partition("\n")[0].strip().rstrip(".")
-        return self.options.meaning or first
+        return Facts("", self.options.range, self.options.meaning or first, by_length=self.options.uses_length)
 
     @property
     def where(self) -> str:

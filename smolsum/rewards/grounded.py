@@ -30,7 +30,7 @@ from functools import lru_cache
 import regex
 
 from smolsum.config.sections import Config
-from smolsum.rewards.signal import Values
+from smolsum.rewards.signal import Values, described
 from smolsum.types import RolloutGroup
 
 NUMBER = re.compile(r"\$?\d+(?:,\d{3})*(?:\.\d+)?")
@@ -70,6 +70,7 @@ def grounded_reward(text: str, source: str) -> float:
     return SILENT if share is None else share
 
 
+@described("[0, 1]", "share of names and numbers that the source has; 1/2 where none is stated")
 def score_grounded(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """Return PxG rewards of each text against its prompt's source."""
     return [[grounded_reward(rollout.text, group.prompt.source) for rollout in group.rollouts] for group in groups]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from smolsum.config.judge_criteria import judged_by
 from smolsum.config.sections import Config, JudgeConfig
-from smolsum.rewards.signal import Values
+from smolsum.rewards.signal import Facts, Values
 from smolsum.types import Criterion, RolloutGroup, Seen
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ Compare them with each other by these criteria.
 
 Give each text a score from 0 to 1, so that a better one has a higher score, and equal ones the same. Reply with JSON:
 {{"scores": [{{"text": 1, "score": 0.5}}, …]}}, with every number from 1 to {count} once."""
+JUDGED = {
+    "judge": Facts(range="[0, 1]", meaning="a judge's mean score over the criteria"),
+    "preference": Facts(range="[0, 1]", meaning="a judge's score, compared with the others of the group"),
+}
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,11 @@ class JudgeSignal:
     criteria: Callable[[Config], Sequence[Criterion]]
     """those of the task"""
     asks_judge: ClassVar[bool] = True
+
+    @property
+    def facts(self) -> Facts:
+        """What is known of it."""
+        return JUDGED[self.kind]
 
     def __call__(self, groups: Sequence[RolloutGroup], config: Config) -> Values:
         """Ask about all completions at once. Raises UnreachableError after an outage of `judge.wait_s`, or once

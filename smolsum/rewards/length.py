@@ -6,7 +6,7 @@ from typing import cast
 from smolsum.config.sections import Config
 from smolsum.config.targets import LengthSettings, target_of, tolerance_of
 from smolsum.errors import UsageError
-from smolsum.rewards.signal import Values
+from smolsum.rewards.signal import Values, described
 from smolsum.types import Rollout, RolloutGroup
 
 
@@ -37,6 +37,7 @@ def length_reward(length: int, *, target: int, shape: str, floor: float, toleran
             )
 
 
+@described("(-∞, 0]", "distance from the target, in targets, negative", by_length=True)
 def score_length(
     groups: Sequence[RolloutGroup], config: Config, count: Callable[[Rollout], int] | None = None
 ) -> Values:
@@ -72,6 +73,7 @@ def overlong_reward(tokens: int, *, limit: int, buffer: int) -> float:
     return max(-1.0, 0.0 - max(0, tokens - (limit - buffer)) / buffer)
 
 
+@described("[-1, 0]", "soft punishment for the last tokens before the limit", by_length=True)
 def score_overlong(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """Return PxG punishments; a truncated rollout has -1."""
     limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer

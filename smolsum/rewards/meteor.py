@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 from smolsum.config.sections import Config
 from smolsum.errors import MachineError
-from smolsum.rewards.signal import Values, score_against_references
+from smolsum.rewards.signal import Values, described, score_against_references
 from smolsum.types import RolloutGroup
 
 # Where packages put the database files: Debian and Ubuntu, Fedora, the original installer, Homebrew.
@@ -270,6 +270,12 @@ def _meteor(text: str, references: tuple[str, ...], matcher: Lexicon) -> float:
     )
 
 
+@described(
+    "[0, 1]",
+    "unigram precision and recall with stems and synonyms, less for broken order",
+    title="METEOR",
+    by_reference=True,
+)
 def score_meteor(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """Return PxG METEOR with the best matching this machine has; None for a prompt without references.
 

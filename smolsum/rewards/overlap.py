@@ -9,7 +9,7 @@ from typing import Any
 
 from smolsum.config.sections import Config
 from smolsum.rewards.meteor import cached_stemmer
-from smolsum.rewards.signal import Values, score_against_references
+from smolsum.rewards.signal import Values, described, score_against_references
 from smolsum.types import RolloutGroup
 
 
@@ -31,7 +31,9 @@ def rouge_l(text: str, references: Sequence[str]) -> float:
     return float(_scorer().score_multi(references, text)["rougeL"].fmeasure)
 
 
-score_rouge = score_against_references(rouge_l)
+score_rouge = described(
+    "[0, 1]", "F1 of the longest common subsequence with the reference", title="ROUGE-L", by_reference=True
+)(score_against_references(rouge_l))
 
 
 @cache
@@ -57,6 +59,7 @@ def bleu(text: str, references: Sequence[str], *, smoothed: bool = True) -> floa
     return min(1.0, float(score) / 100)
 
 
+@described("[0, 1]", "n-gram precision against the reference, with a brevity penalty", title="BLEU", by_reference=True)
 def score_bleu(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """Return PxG BLEU of each text against its prompt's references, smoothed or not as `rewards.bleu` says."""
     score = partial(bleu, smoothed=config.rewards.bleu == "smoothed")

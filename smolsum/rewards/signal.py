@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from smolsum.config.sections import Config
 from smolsum.types import RolloutGroup
@@ -25,7 +25,40 @@ class NotApplicable(Enum):
 
 Outcomes: TypeAlias = list[list[float | NotApplicable | None]]
 """PxG values, of which some may not apply"""
+F = TypeVar("F", bound=Callable[..., Values])
 Scorer: TypeAlias = Callable[[Sequence[RolloutGroup], Config], Values]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a signal without computing it."""
+
+    title: str = ""
+    """in reports; empty: its name"""
+    range: str = ""
+    """of its values, such as `[0, 1]`"""
+    meaning: str = ""
+    """in words, for reports"""
+    by_length: bool = False
+    """whether a text is worth less because it is long or cut: stages that train such a signal learn from truncated
+    completions too (`grpo.mask_truncated`)"""
+    by_reference: bool = False
+    """whether it compares with references, so that it is missing for a prompt without any"""
+
+
+def facts_of(signal: Any) -> Facts:
+    """Return the facts that a signal carries; empty ones for a plain function."""
+    return getattr(signal, "facts", None) or Facts()
+
+
+def described(range: str, meaning: str, **more: Any) -> Callable[[F], F]:
+    """Return the decorator that gives a scorer its `Facts`."""
+
+    def describe(scorer: F) -> F:
+        setattr(scorer, "facts", Facts(range=range, meaning=meaning, **more))  # noqa: B010
+        return scorer
+
+    return describe
 
 
 @dataclass(frozen=True)
@@ -37,6 +70,7 @@ class Dependent:
 
     needs: tuple[str, ...]
     score: Callable[[Sequence[RolloutGroup], Config, Mapping[str, Values]], Values]
+    facts: Facts = Facts()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ shows a complete one; what that leaves out has the defaults below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal
@@ -16,10 +16,9 @@ from smolsum.config.presets import TaskPresets as TaskPresets
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.config.targets import Targets
 from smolsum.errors import UsageError
-from smolsum.rewards import LENGTH_SIGNALS
 from smolsum.rewards.combine import score_all, with_needs
 from smolsum.rewards.judge import JudgeSignal, judge_signals
-from smolsum.rewards.signal import Background, Signal
+from smolsum.rewards.signal import Background, Signal, facts_of
 from smolsum.tasks.data import Example, Split, load_split
 from smolsum.types import COMPOSITE, Criterion, Prompt, Rollout, RolloutGroup
 
@@ -112,13 +111,13 @@ class TaskRewards:
     signals: Mapping[str, Signal]
     """by name: functions that score a whole step at once (they may ask a server; None is a value that could not be
     computed, never 0), or a `Dependent` that needs others' values. `smolsum.rewards.REWARDS` has the general ones"""
-    meanings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """range and meaning, in words, of the task's own signals, for reports"""
-    length_signals: Collection[str] = LENGTH_SIGNALS
-    """the signals that depend on a completion's length, or on whether it was cut: stages that train one of them learn
-    from truncated completions too, unless `grpo.mask_truncated` is set"""
     adjust_weights: Callable[[Mapping[str, float], TaskConfig], Mapping[str, float]] = lambda weights, task: weights
     """the weights of a stage's signals under these settings"""
+
+    @property
+    def length_signals(self) -> list[str]:
+        """The signals that depend on a completion's length, or on whether it was cut."""
+        return [name for name, signal in self.signals.items() if facts_of(signal).by_length]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import xxhash
 
 from smolsum.config.sections import DataConfig
 from smolsum.errors import UsageError
-from smolsum.rewards import COMPARED
+from smolsum.rewards import FACTS
 from smolsum.tasks.data_files import kind_of, nearest_name
 from smolsum.tasks.data_splits import PlacedRow, read_split
 
@@ -106,9 +106,10 @@ def check_references(splits: Mapping[str, Split], stages: Mapping[str, Mapping[s
     signal that compares with references (weights by stage and signal), and the splits that it is trained and validated
     on have none."""
     lacking = {name: split for name, split in splits.items() if split.no_references}
+    comparing = [name for name, facts in FACTS.items() if facts.by_reference]
     for name, split in lacking.items():
         for stage, weights in stages.items():
-            compared = [signal for signal in COMPARED if weights.get(signal)]
+            compared = [signal for signal in comparing if weights.get(signal)]
             if compared and name in ("train", "validation"):
                 compare = "compares" if len(compared) == 1 else "compare"
                 raise UsageError(
@@ -117,7 +118,7 @@ def check_references(splits: Mapping[str, Split], stages: Mapping[str, Mapping[s
                     hint=f"{split.references_hint}; or --reward length, which needs none",
                 )
     first = next((split.no_references for split in lacking.values()), "")
-    return first and f"no references: {first}; not measured on {', '.join(lacking)}: {', '.join(COMPARED)}"
+    return first and f"no references: {first}; not measured on {', '.join(lacking)}: {', '.join(comparing)}"
 
 
 def generated_split(name: str, examples: Iterable[Example], left_out: str = "", origin: str = "") -> Split:

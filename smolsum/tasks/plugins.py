@@ -195,17 +195,8 @@ def _with_plugins(task: Task, plugins: Sequence[Plugin]) -> Task:
         headlines=(*base.headlines, *metrics),
         tables=(*base.tables, MetricTable("rewards of plugins", metrics)),
     )
-    lengths = [name for name, one in signals.items() if one.options.uses_length]
-    meanings = {name: (one.options.range, one.meaning) for name, one in signals.items()}
     return replace(
-        task,
-        rewards=replace(
-            task.rewards,
-            signals={**task.rewards.signals, **signals},
-            meanings={**task.rewards.meanings, **meanings},
-            length_signals=(*task.rewards.length_signals, *lengths),
-        ),
-        evaluation=evaluation,
+        task, rewards=replace(task.rewards, signals={**task.rewards.signals, **signals}), evaluation=evaluation
     )
 
 

@@ -9,7 +9,7 @@ from smolsum.config.sections import Config
 from smolsum.config.targets import TOKENS
 from smolsum.evaluate.prompt_encoding import encode_prompt
 from smolsum.policy.load import Policy, is_here, load_policy
-from smolsum.rewards import COMPARED
+from smolsum.rewards import FACTS
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
 from smolsum.tasks.data import Split
@@ -62,7 +62,8 @@ def length_advice(config: Config, references: Sequence[int]) -> str:
     """
     own = getattr(config.task, "targets", "") or getattr(config.task, "unit", TOKENS) != TOKENS
     target = None if own else getattr(config.task, "target_tokens", None)
-    compared = [s for s in COMPARED if any(stage.trained_rewards.get(s) for stage in config.stages.values())]
+    trained = {name for stage in config.stages.values() for name, weight in stage.trained_rewards.items() if weight}
+    compared = [name for name, facts in FACTS.items() if facts.by_reference and name in trained]
     if target is None or not references or not compared:
         return ""
     mean = fmean(references)

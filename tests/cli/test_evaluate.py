@@ -329,7 +329,7 @@ def test_one_split_without_facts_and_references(call: Call) -> None:
     """Data of one's own need no other split, no facts and no references: what needs them is missing, by name."""
     lines(Path("data/test.jsonl"), [{"prompt": "My cat ate my lunch, and I do not know what to do."}])
     result = call("eval", "tiny", "--set=data.path=data", "--set=sampling.max_new_tokens=8")
-    named = ("'completion'", "rouge, meteor, bleu", "ROUGE-L, METEOR, BLEU; the data have no references")
+    named = ("'completion'", "bleu, rouge, meteor", "ROUGE-L, METEOR, BLEU; the data have no references")
     folder = folder_of(result, *named, "posts without facts; the data have no facts")
     assert "column `facts`" not in result[2]
     scored = scores(folder)[0]

@@ -359,8 +359,8 @@ def test_the_first_line_of_the_docstring_is_the_meaning() -> None:
         """
         return [0.0] * len(completions)
 
-    assert make_reward(short, file="", sha256="").meaning == "How short it is"
-    assert make_reward(smolsum.reward(meaning="brevity")(short), file="", sha256="").meaning == "brevity"
+    assert make_reward(short, file="", sha256="").facts.meaning == "How short it is"
+    assert make_reward(smolsum.reward(meaning="brevity")(short), file="", sha256="").facts.meaning == "brevity"
 
 
 def test_none_is_left_out_of_the_sum_and_a_failure_is_not(group: Group, notes: list[str]) -> None:

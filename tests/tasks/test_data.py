@@ -123,7 +123,7 @@ def needed(split: Split, hint: str) -> None:
     assert [example.references for example in split.examples] == [()] * len(split.examples)
     warning = check_references({"train": split}, {"length": {"length": 1.0, "meteor": 0.0}})
     assert split.no_references in warning
-    assert warning.endswith("not measured on train: rouge, meteor, bleu")
+    assert warning.endswith("not measured on train: bleu, rouge, meteor")
     with refuses("stage quality", "meteor and bleu", split.no_references, hint, "--reward length"):
         check_references({"train": split}, {"length": {"length": 1.0}, "quality": {"meteor": 0.5, "bleu": 1.0}})
 

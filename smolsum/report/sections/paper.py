@@ -30,7 +30,7 @@ from smolsum.report.results import FLIPPED, ConfigurationResult, baseline_of, co
 from smolsum.report.sections.scores import ERRORS
 from smolsum.report.shell_commands import baseline_command, judge_all_command, judge_command, train_command
 from smolsum.report.significance import METRICS, tally_note
-from smolsum.rewards import MEANINGS
+from smolsum.rewards import FACTS
 from smolsum.stats.correlation import correlate
 from smolsum.stats.paired import ALPHA
 from smolsum.stats.seeds import compare_runs
@@ -112,7 +112,7 @@ def configurations_table(inputs: ReportInputs) -> Table:
     """Return Table 8: the study's reward configurations, each with its runs."""
     rows = []
     for reward, names in REWARD_SETS.items():
-        cells = [words(reward), words(" + ".join(MEANINGS[name][0] for name in names))]
+        cells = [words(reward), words(" + ".join(FACTS[name].title or name for name in names))]
         for strategy in STRATEGIES:
             runs = [run for run in inputs.trained if (run.strategy, run.reward) == (strategy, reward)]
             if runs:

@@ -10,7 +10,7 @@ from smolsum.errors import SmolsumError
 from smolsum.report.collect import ReportInputs, TrainedRun
 from smolsum.report.document import DASH, Cell, CellSource, Table, empty, number, plain, shortened, words
 from smolsum.report.shell_commands import judge_command, train_command
-from smolsum.rewards import MEANINGS
+from smolsum.rewards import FACTS
 from smolsum.runs.evaluation_records import SUMMARY, Judging
 from smolsum.runs.record_io import read_lines
 from smolsum.runs.records import SampledRollout
@@ -165,7 +165,8 @@ def signals_table(inputs: ReportInputs, always: Sequence[str] = ()) -> Table:
         for name in (*stage["rewards"], *stage.get("rewards_end", ()))
     )
     own = {name: one for e in inputs.evaluations for name, one in e.summary.signals.items()}
-    known = MEANINGS | {name: (name, one.get("range", ""), one.get("meaning", "")) for name, one in own.items()}
+    known = {name: (facts.title or name, facts.range, facts.meaning) for name, facts in FACTS.items()}
+    known |= {name: (name, one.get("range", ""), one.get("meaning", "")) for name, one in own.items()}
     rows = []
     for name in dict.fromkeys((*always, *used)):
         described = known.get(name, (name, DASH.text, DASH.text))

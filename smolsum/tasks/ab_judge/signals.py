@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from smolsum.config.sections import Config
-from smolsum.rewards.signal import Dependent, Signal, Values
+from smolsum.rewards import REWARDS
+from smolsum.rewards.signal import Dependent, Facts, Signal, Values, described
 from smolsum.tasks.ab_judge.settings import settings
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
@@ -103,6 +104,7 @@ def _tokens_for(place: int, rollout: Rollout, decode: Decode) -> int:
     return low
 
 
+@described("{0, 1}", "the original is named")
 def score_right(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """Return 1 for the letter of the original, else 0: the judgement alone, not scaled."""
     return [[float(is_right(read(r.text), group.prompt)) for r in group.rollouts] for group in groups]
@@ -139,15 +141,20 @@ def _where_right(
     ]
 
 
-MEANINGS = {
-    RIGHT: ("{0, 1}", "the original is named"),
-    "judgement": ("[0, 1]", "the step's accuracy to the power task.accuracy_power, where the judgement is right"),
-    "judgement_format": ("{0, 1}", "notes and judgement in their tags and nothing else, where it is right"),
-    "notes_length": ("[0, 1]", "notes near task.notes_tokens, where it is right"),
-}
 SIGNALS: dict[str, Signal] = {
     RIGHT: score_right,
-    "judgement": Dependent((RIGHT,), score_judgement),
-    "judgement_format": Dependent((RIGHT,), score_format),
-    "notes_length": Dependent((RIGHT,), score_notes),
+    "judgement": Dependent(
+        (RIGHT,),
+        score_judgement,
+        Facts("", "[0, 1]", "the step's accuracy to the power task.accuracy_power, where the judgement is right"),
+    ),
+    "judgement_format": Dependent(
+        (RIGHT,),
+        score_format,
+        Facts("", "{0, 1}", "notes and judgement in their tags and nothing else, where it is right"),
+    ),
+    "notes_length": Dependent(
+        (RIGHT,), score_notes, Facts("", "[0, 1]", "notes near task.notes_tokens, where it is right", by_length=True)
+    ),
+    "overlong": REWARDS["overlong"],
 }

@@ -9,11 +9,10 @@ from typing import Any, cast
 from smolsum.config.presets import task_presets
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError
-from smolsum.rewards import REWARDS
 from smolsum.tasks.ab_judge.corruption import BY_MODEL, FAULTS, MIN_WORDS
 from smolsum.tasks.ab_judge.pairs import Corruptor, make_pairs, rules
 from smolsum.tasks.ab_judge.settings import NOTES_TOKENS, AbJudgeConfig, settings
-from smolsum.tasks.ab_judge.signals import MEANINGS, SIGNALS, decoder, is_right, notes_tokens, read
+from smolsum.tasks.ab_judge.signals import SIGNALS, decoder, is_right, notes_tokens, read
 from smolsum.tasks.base import (
     ErrorKind,
     Measure,
@@ -231,11 +230,7 @@ TASK = Task(
         variant=variant,
         baselines=("128-tokens",),
     ),
-    rewards=TaskRewards(
-        signals={**SIGNALS, "overlong": REWARDS["overlong"]},
-        meanings=MEANINGS,
-        length_signals=("notes_length", "overlong"),
-    ),
+    rewards=TaskRewards(signals=SIGNALS),
     evaluation=TaskEvaluation(
         measurer=measurer,
         summarise=summarise,

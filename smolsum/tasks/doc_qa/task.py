@@ -11,7 +11,7 @@ from typing import Any
 from smolsum.config.presets import task_presets
 from smolsum.config.sections import Config
 from smolsum.rewards import REWARDS
-from smolsum.rewards.signal import Values
+from smolsum.rewards.signal import Values, described
 from smolsum.tasks.base import (
     ErrorKind,
     Measure,
@@ -36,6 +36,7 @@ from smolsum.tasks.text_metrics import copied_share, count_words, first_words, r
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 
+@described("[0, 1]", "share of the questions that a reader answers rightly from the summary alone")
 def score_answered(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """Return PxG shares of the document's questions that the reader answers rightly from the summary alone, in [0, 1];
     None where the reader failed."""
@@ -44,12 +45,14 @@ def score_answered(groups: Sequence[RolloutGroup], config: Config) -> Values:
     return [[next(shares) for _ in group.rollouts] for group in groups]
 
 
+@described("[-1, 0]", "words over the limit, in limits, negative", by_length=True)
 def score_word_limit(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """Return PxG rewards in [-1, 0], as of `word_limit_reward`."""
     limit = settings(config).max_words
     return [[word_limit_reward(count_words(r.text), limit) for r in group.rollouts] for group in groups]
 
 
+@described("[0, 1]", "the reader's score of a summary, compared with the others of its group")
 def score_ranking(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """Return PxG scores in [0, 1] from comparing the summaries of a group with each other, as ART's RULER does; None
     for a whole group that the reader did not rank. They compare within a group only, as an advantage does."""
@@ -141,13 +144,7 @@ TASK = Task(
             "ranking": score_ranking,
             "word_limit": score_word_limit,
             "overlong": REWARDS["overlong"],
-        },
-        meanings={
-            "answered": ("[0, 1]", "share of the questions that a reader answers rightly from the summary alone"),
-            "ranking": ("[0, 1]", "the reader's score of a summary, compared with the others of its group"),
-            "word_limit": ("[-1, 0]", "words over the limit, in limits, negative"),
-        },
-        length_signals=("word_limit", "overlong"),
+        }
     ),
     evaluation=TaskEvaluation(
         measurer=measurer,

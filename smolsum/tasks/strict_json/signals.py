@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.rewards import REWARDS
-from smolsum.rewards.signal import Signal, Values, score_each
+from smolsum.rewards.signal import Signal, Values, described, score_each
 from smolsum.tasks.strict_json.answer import FENCE, blocks, take_apart
 from smolsum.tasks.strict_json.schema import conformance
 from smolsum.tasks.strict_json.settings import StrictJsonConfig, settings
@@ -108,32 +108,29 @@ def strictness_reward(text: str) -> float:
     return 0.0 if share < 0.2 else -0.5 if share < 0.5 else -1.0
 
 
+@described("[0, 1]", "share of the schema's checks that hold", by_length=True)
 def score_schema(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """Return PxG means of the checks of each prompt's schema."""
     return [[schema_reward(rollout.text, group.prompt) for rollout in group.rollouts] for group in groups]
 
 
 SIGNALS: dict[str, Signal] = {
-    "format": score_each(format_reward),
-    "validity": score_each(validity_reward),
+    # an answer that was cut has no closed block and does not parse, and a loop ends at the token limit
+    "format": described("[0, 1]", "one closed block, marked as JSON", by_length=True)(score_each(format_reward)),
+    "validity": described("[0, 1]", "it parses, or how late the first error is", by_length=True)(
+        score_each(validity_reward)
+    ),
     "schema": score_schema,
-    "reasoning": score_each(reasoning_reward),
-    "truncation": score_each(truncation_reward),
-    "repetition": score_each(repetition_reward),
-    "strictness": score_each(strictness_reward),
+    "reasoning": described("[-0.5, 1]", "thoughts of at least 80 characters before the answer")(
+        score_each(reasoning_reward)
+    ),
+    "truncation": described("{-1, 0, 1}", "not cut off", by_length=True)(score_each(truncation_reward)),
+    "repetition": described("{-1, 0, 1}", "lines and trigrams that are not said again", by_length=True)(
+        score_each(repetition_reward)
+    ),
+    "strictness": described("[-1, 1]", "no text outside the block")(score_each(strictness_reward)),
     "overlong": REWARDS["overlong"],
 }
-MEANINGS = {
-    "format": ("[0, 1]", "one closed block, marked as JSON"),
-    "validity": ("[0, 1]", "it parses, or how late the first error is"),
-    "schema": ("[0, 1]", "share of the schema's checks that hold"),
-    "reasoning": ("[-0.5, 1]", "thoughts of at least 80 characters before the answer"),
-    "truncation": ("{-1, 0, 1}", "not cut off"),
-    "repetition": ("{-1, 0, 1}", "lines and trigrams that are not said again"),
-    "strictness": ("[-1, 1]", "no text outside the block"),
-}
-LENGTH_SIGNALS = ("format", "validity", "schema", "truncation", "repetition", "overlong")
-"""An answer that was cut has no closed block and does not parse, and a loop ends at the token limit."""
 
 
 def redistributed(weights: Mapping[str, float], settings: TaskConfig) -> Mapping[str, float]:

@@ -236,12 +236,7 @@ TASK = Task(
         baselines=("plain", "think"),
         prompt_settings=("system_prompt", "think"),
     ),
-    rewards=TaskRewards(
-        signals=signals.SIGNALS,
-        meanings=signals.MEANINGS,
-        length_signals=signals.LENGTH_SIGNALS,
-        adjust_weights=signals.redistributed,
-    ),
+    rewards=TaskRewards(signals=signals.SIGNALS, adjust_weights=signals.redistributed),
     evaluation=TaskEvaluation(
         measurer=measurer,
         summarise=summarise,

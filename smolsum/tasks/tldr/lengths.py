@@ -8,7 +8,7 @@ from typing import Any, cast
 from smolsum.config.sections import Config
 from smolsum.config.targets import GOT, TARGET, TOKENS, target_of, tolerance_of
 from smolsum.rewards.length import score_length
-from smolsum.rewards.signal import Values
+from smolsum.rewards.signal import Values, described, facts_of
 from smolsum.tasks.base import Metric, MetricRow, MetricTable, Summary, mean
 from smolsum.tasks.text_metrics import CLOSE, count_sentences, count_words, length_row, length_table
 from smolsum.tasks.tldr.settings import TldrConfig, targets_of
@@ -39,6 +39,7 @@ def counter(task: TldrConfig) -> Callable[[Rollout], int]:
     return lambda rollout: count(rollout.text)
 
 
+@described(**vars(facts_of(score_length)))
 def score_summary_length(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """Return PxG length rewards in `task.unit`, of the tokens that `rewards.length_counts` names."""
     task = cast(TldrConfig, config.task)
