@@ -17,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from smolsum.evaluate.judge_cost import JudgeCost
 from smolsum.evaluate.judgements import Item
 from smolsum.evaluate.judging import JudgeJob, JudgeOptions, ask_judge
 from smolsum.llm.endpoints import Endpoint
@@ -33,7 +34,8 @@ def ours(url: str, calls: int, concurrency: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         job, endpoint = JudgeJob(Path(folder), items, CRITERIA, "again"), Endpoint(url, "judge-a")
-        options = JudgeOptions(endpoint, None, 1, concurrency, RetryPolicy(), lambda name, estimate: True)
+        cost = JudgeCost(None, agreed=True, quiet=True)
+        options = JudgeOptions(endpoint, None, 1, concurrency, RetryPolicy(), cost)
         began = time.perf_counter()
         judged, failure = ask_judge(job, endpoint, options)
         seconds = time.perf_counter() - began

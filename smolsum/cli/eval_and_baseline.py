@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from smolsum import console
-from smolsum.cli.judge_cost import CostLimitError, JudgeCost
 from smolsum.cli.options import (
     Invocation,
     OutputFlags,
@@ -25,6 +24,7 @@ from smolsum.cli.options import (
     worker_list,
 )
 from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError, UsageError
+from smolsum.evaluate.judge_cost import CostLimitError, JudgeCost
 from smolsum.types import DEFAULT_ROUNDS
 
 if TYPE_CHECKING:

@@ -6,22 +6,20 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from smolsum import console
 from smolsum.console import Meter
 from smolsum.errors import SmolsumError
+from smolsum.evaluate.judge_cost import Estimate, JudgeCost
 from smolsum.evaluate.judge_metrics import agreement, judge_noise, judged_columns
 from smolsum.evaluate.judgements import Item, JudgeQuestion, JudgeSpec, Ledger, judge_spec
-from smolsum.llm.client import ChatClient, unknown_model
+from smolsum.llm.client import Answer, ChatClient
 from smolsum.llm.endpoints import Endpoint
-from smolsum.llm.request_policy import Requester, RequestOutcome, RetryPolicy, ask_all
+from smolsum.llm.request_policy import RequestOutcome, RetryPolicy, ask_all
 from smolsum.runs.evaluation_records import SUMMARY, Judgement
 from smolsum.runs.record_io import has_scores, read_object
 from smolsum.types import COMPOSITE, Criterion
-
-if TYPE_CHECKING:
-    from smolsum.evaluate.geval import Verdict
 
 CHARACTERS_A_TOKEN = 4
 OUTPUT_TOKENS = 750
@@ -40,29 +38,6 @@ class JudgeJob:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """The calls, tokens and US dollars of the missing judgements, at one call each; no dollars without known prices."""
-
-    calls: int
-    input_tokens: int
-    output_tokens: int
-    dollars: float | None
-
-
-class Cost(Protocol):
-    """Who is said what judging costs, and may end it."""
-
-    evaluations_left: int
-    """that are judged in this command, with the one under way"""
-
-    def approve(self, judge: str, estimate: Estimate) -> None:
-        """Called with a judge's name before the first question; raises SmolsumError to ask nothing."""
-
-    def pay(self, dollars: float) -> None:
-        """Called with what each answer cost, where prices are known; raises SmolsumError to ask no more."""
-
-
-@dataclass(frozen=True)
 class JudgeOptions:
     """The judge, perhaps a second one to compare it with, and what a question may cost."""
 
@@ -71,7 +46,7 @@ class JudgeOptions:
     rounds: int
     concurrency: int
     retry: RetryPolicy
-    cost: Cost
+    cost: JudgeCost
     fresh: bool = False
     """whether to ask again what other evaluations have paid for"""
     by_flag: bool = False
@@ -137,7 +112,7 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
         console.narrate(f"judge {endpoint.model}: starting")  # DeepEval takes seconds to import
     from smolsum.evaluate import geval
 
-    spec, prices = judge_spec(endpoint, options.rounds, job.criteria), geval.prices(endpoint.model)
+    spec = judge_spec(endpoint, options.rounds, job.criteria)
     questions = spec.questions(job.items, job.criteria)
     failure = None
     with (
@@ -147,31 +122,28 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
         ledger.take_from_cache(questions)
         todo = list({question.key: question for question in questions if ledger.find(question) is None}.values())
         if todo:
-            estimate, listed = asyncio.run(_estimate(todo, job.criteria, endpoint, prices))
+            estimate = asyncio.run(_estimate(todo, job.criteria, endpoint))
             options.cost.approve(endpoint.model, estimate)  # outside of the event loop, which would delay Ctrl-C
-            done = len(questions) - len(todo)
             try:
-                asyncio.run(_ask(todo, job.criteria, endpoint, options, ledger, done, meter, prices))
+                asyncio.run(_ask(todo, job.criteria, endpoint, options, ledger, meter, len(questions) - len(todo)))
             except SmolsumError as error:
-                failure = unknown_model(endpoint, listed, error)
+                failure = error
             ledger.take_from_cache(questions)  # the same texts in another example
         judged = _recall(job, spec, ledger)
-    dollars = _dollars(ledger.usage["input_tokens"], ledger.usage["output_tokens"], prices)
+    dollars = geval.dollars(endpoint.model, ledger.usage["input_tokens"], ledger.usage["output_tokens"])
     return replace(judged, usage={**judged.usage, "dollars": dollars}), failure
 
 
-async def _estimate(
-    todo: Sequence[JudgeQuestion], criteria: Sequence[Criterion], endpoint: Endpoint, prices: tuple[float, float] | None
-) -> tuple[Estimate, list[str]]:
-    """Return the cost of the questions, and the models that the endpoint lists, once it has taken the key."""
+async def _estimate(todo: Sequence[JudgeQuestion], criteria: Sequence[Criterion], endpoint: Endpoint) -> Estimate:
+    """Return the cost of the questions, once the endpoint has taken the key."""
     from smolsum.evaluate import geval
 
     async with ChatClient(endpoint, connections=1) as client:
-        listed = await client.models()
-    empty = {c.name: len(await geval.prompt_of(c, dict.fromkeys(c.sees, "x"))) for c in criteria}
+        await client.models()
+    empty = {c.name: len((await geval.judge_call(c, dict.fromkeys(c.sees, "x"))).prompt) for c in criteria}
     characters = sum(empty[q.metric] + sum(map(len, q.texts.values())) for q in todo)
     tokens = characters // CHARACTERS_A_TOKEN, OUTPUT_TOKENS * len(todo)
-    return Estimate(len(todo), *tokens, _dollars(*tokens, prices)), listed
+    return Estimate(len(todo), *tokens, geval.dollars(endpoint.model, *tokens))
 
 
 async def _ask(
@@ -180,45 +152,43 @@ async def _ask(
     endpoint: Endpoint,
     options: JudgeOptions,
     ledger: Ledger,
-    done: int,
     meter: Meter,
-    prices: tuple[float, float] | None,
+    done: int,
 ) -> None:
     """Ask on one client, and record each outcome."""
     from smolsum.evaluate import geval
 
     by_name, failed = {c.name: c for c in criteria}, 0
     async with ChatClient(endpoint, connections=options.concurrency) as client:
-        g_eval = geval.Judge(client)
 
-        async def ask(question: JudgeQuestion) -> Verdict:
-            return await g_eval.score(by_name[question.metric], question.texts)
+        async def ask(question: JudgeQuestion) -> Answer:
+            return await client.ask(await geval.judge_call(by_name[question.metric], question.texts))
 
-        def record(question: JudgeQuestion, outcome: RequestOutcome[Verdict]) -> None:
+        def record(question: JudgeQuestion, outcome: RequestOutcome) -> None:
             nonlocal done, failed
-            ledger.record(_outcome(question, outcome, endpoint))
-            done, failed = done + 1, failed + (outcome.found is None)
+            ledger.record(_judgement(question, outcome, endpoint))
+            done, failed = done + 1, failed + (outcome.answer is None)
             meter.to(done, f"failed {failed}" if failed else "")
-            options.cost.pay(_dollars(outcome.input_tokens, outcome.output_tokens, prices) or 0.0)
+            options.cost.pay(geval.dollars(endpoint.model, outcome.input_tokens, outcome.output_tokens) or 0.0)
 
         meter.to(done)
-        requester = Requester("judge", endpoint.name, "score", "evaluate again: only what is missing is asked")
         await ask_all(
-            todo, ask, requester,
+            todo, ask, endpoint,
             retry=options.retry, concurrency=options.concurrency, record=record, failed_before=ledger.failed,
+            remedy="evaluate again: only what is missing is asked",
         )  # fmt: skip
 
 
-def _outcome(question: JudgeQuestion, outcome: RequestOutcome[Verdict], endpoint: Endpoint) -> Judgement:
-    found = outcome.found
+def _judgement(question: JudgeQuestion, outcome: RequestOutcome, endpoint: Endpoint) -> Judgement:
+    score, reason = outcome.answer.value if outcome.answer else (None, "")
     return Judgement(
         id=question.id,
         round=question.round,
         metric=question.metric,
         judge=endpoint.name,
         key=question.key,
-        score=found.score if found else None,
-        reason=found.reason if found else "",
+        score=score,
+        reason=reason,
         error=str(outcome.failure) if outcome.failure else "",
         attempts=outcome.attempts,
         seconds=outcome.seconds,
@@ -226,10 +196,6 @@ def _outcome(question: JudgeQuestion, outcome: RequestOutcome[Verdict], endpoint
         output_tokens=outcome.output_tokens,
         endpoint=endpoint.address,
     )
-
-
-def _dollars(input_tokens: int, output_tokens: int, prices: tuple[float, float] | None) -> float | None:
-    return None if prices is None else input_tokens * prices[0] + output_tokens * prices[1]
 
 
 def _recall(job: JudgeJob, spec: JudgeSpec, ledger: Ledger) -> Judged:

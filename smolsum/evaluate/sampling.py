@@ -10,7 +10,8 @@ from operator import itemgetter
 from smolsum import console
 from smolsum.config.sections import Config
 from smolsum.errors import SmolsumError
-from smolsum.llm.batch import BatchClient, Call
+from smolsum.llm.batch import BatchClient
+from smolsum.llm.client import Call
 from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import RetryPolicy
 from smolsum.policy.load import Policy

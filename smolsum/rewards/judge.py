@@ -22,7 +22,8 @@ from smolsum.rewards.signal import Values
 from smolsum.types import Criterion, RolloutGroup, Seen
 
 if TYPE_CHECKING:
-    from smolsum.llm.batch import BatchClient, Call
+    from smolsum.llm.batch import BatchClient
+    from smolsum.llm.client import Call
 
 MAX_SCORE = 10
 NOTHING = "(no text)"
@@ -121,7 +122,7 @@ def _preferences(groups: Sequence[RolloutGroup], criteria: Sequence[Criterion], 
 
 
 def _score_call(group: RolloutGroup, text: str, criteria: Sequence[Criterion]) -> Call:
-    from smolsum.llm.batch import Call
+    from smolsum.llm.client import Call
     from smolsum.llm.ranking import object_schema
 
     names = [one.name for one in criteria]

@@ -1,17 +1,19 @@
 """Judging over real HTTP: no score is lost, invented, counted as 0 or paid for twice."""
 
 import json
-from collections.abc import Callable
+import re
 from pathlib import Path
 
 import pytest
 from support.judge_server import KEY, JudgeServer, Mischief, Reply, answer, failure, score_of, serving
 from support.refusals import refuses
 
+from smolsum import console
 from smolsum.errors import InterruptedRun, SmolsumError
+from smolsum.evaluate.judge_cost import JudgeCost
 from smolsum.evaluate.judge_metrics import judged_summary
 from smolsum.evaluate.judgements import JUDGEMENTS, Item
-from smolsum.evaluate.judging import Estimate, Judged, JudgeJob, JudgeOptions, ask_judge, judge_facts, judges_agreement
+from smolsum.evaluate.judging import Judged, JudgeJob, JudgeOptions, ask_judge, judge_facts, judges_agreement
 from smolsum.files import read_jsonl
 from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import MAX_CONSECUTIVE_FAILURES, RetryPolicy
@@ -25,28 +27,13 @@ ITEMS = [
 ALL = len(ITEMS) * len(CRITERIA)
 
 
-class _Cost:
-    """Asks this function."""
-
-    evaluations_left = 1
-
-    def __init__(self, approve: Callable[[Estimate], None]) -> None:
-        self._approve = approve
-
-    def approve(self, judge: str, estimate: Estimate) -> None:
-        self._approve(estimate)
-
-    def pay(self, dollars: float) -> None:
-        """No limit."""
-
-
 def judge(
     server: JudgeServer, folder: Path, items: list[Item] = ITEMS, *, model: str = "judge-a", rounds: int = 2,
-    retry: RetryPolicy = QUICK, concurrency: int = 4, fresh: bool = False,
-    approve: Callable[[Estimate], None] = lambda estimate: None, key: str | None = None,
+    retry: RetryPolicy = QUICK, concurrency: int = 4, fresh: bool = False, agreed: bool = True, key: str | None = None,
 ) -> tuple[Judged, SmolsumError | None]:  # fmt: skip
     endpoint = Endpoint(server.url, model, server.key if key is None else key)
-    options = JudgeOptions(endpoint, None, rounds, concurrency, retry, _Cost(approve), fresh)
+    cost = JudgeCost(None, agreed=agreed, quiet=agreed)
+    options = JudgeOptions(endpoint, None, rounds, concurrency, retry, cost, fresh)
     return ask_judge(JudgeJob(folder, items, CRITERIA, "again"), endpoint, options)
 
 
@@ -66,9 +53,9 @@ def expected(server: JudgeServer, items: list[Item] = ITEMS, rounds: int = 2) ->
     return found
 
 
-def by_post(n: int, reply: Callable[[int], Reply | None]) -> Mischief:
+def by_post(n: int, reply: Reply) -> Mischief:
     """Mischief with one post alone."""
-    return lambda prompt, before: reply(before) if ITEMS[n].completion in prompt else None
+    return lambda prompt, before: reply if ITEMS[n].completion in prompt else None
 
 
 def test_every_score_arrives(tmp_path: Path) -> None:
@@ -134,7 +121,7 @@ def test_an_answer_without_a_score_is_asked_again(tmp_path: Path) -> None:
 )
 def test_a_question_that_fails_for_good_is_missing(always: Reply, error: str, tmp_path: Path) -> None:
     """It is listed with its reason, never 0; the others are scored."""
-    with serving(mischief=by_post(1, lambda before: always)) as server:
+    with serving(mischief=by_post(1, always)) as server:
         judged, failed = judge(server, tmp_path)
         assert failed is None
         assert {(j.id, j.score, j.error) for j in judged.missing} == {("post-1", None, error)}
@@ -162,7 +149,7 @@ def test_damaged_judgements_are_an_error_with_file_and_line(tmp_path: Path) -> N
 
 def test_only_what_is_missing_is_asked_again(tmp_path: Path) -> None:
     """A second evaluation asks the failures alone; the first one's scores stay."""
-    with serving(mischief=by_post(2, lambda before: failure(500, "oops"))) as server:
+    with serving(mischief=by_post(2, failure(500, "oops"))) as server:
         first, _ = judge(server, tmp_path)
         assert len(first.missing) == 2 * len(CRITERIA)
         server.recover()
@@ -218,21 +205,20 @@ def test_the_same_texts_are_paid_for_once(tmp_path: Path) -> None:
         assert not judged.missing
 
 
-def test_the_user_approves_the_cost_first(tmp_path: Path) -> None:
+def test_the_user_approves_the_cost_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Calls, tokens and cost are known before the first call; without consent none is made."""
-    estimates: list[Estimate] = []
-
-    def refuse(estimate: Estimate) -> None:
-        estimates.append(estimate)
-        raise InterruptedRun("declined")
-
+    monkeypatch.setattr(console, "can_ask", lambda: True)
+    monkeypatch.setattr(console, "agree", lambda question: False)
     with serving() as server:
         with pytest.raises(InterruptedRun):
-            judge(server, tmp_path, approve=refuse)
+            judge(server, tmp_path, agreed=False)
         assert not server.asked
-    assert estimates[0].calls == 2 * ALL
-    assert estimates[0].input_tokens > 100 * estimates[0].calls
-    assert estimates[0].dollars is None
+    said = re.search(r"judge judge-a: (\d+) calls, about ([\d,]+) tokens in .*, price unknown", capsys.readouterr().err)
+    assert said is not None
+    assert int(said[1]) == 2 * ALL
+    assert int(said[2].replace(",", "")) > 100 * 2 * ALL
 
 
 def test_a_refused_key_ends_it_before_the_first_question(tmp_path: Path) -> None:
@@ -245,7 +231,7 @@ def test_a_refused_key_ends_it_before_the_first_question(tmp_path: Path) -> None
 def test_a_judge_that_fails_on_the_way_leaves_its_scores(tmp_path: Path) -> None:
     """No attempts are wasted on a quota that will not come back; what was scored stays."""
     empty = failure(429, "You exceeded your current quota", "insufficient_quota")
-    with serving(mischief=by_post(1, lambda before: empty)) as server:
+    with serving(mischief=by_post(1, empty)) as server:
         judged, failed = judge(server, tmp_path, concurrency=1)
         assert isinstance(failed, SmolsumError)
         assert "no credit" in failed.message

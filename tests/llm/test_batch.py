@@ -17,9 +17,9 @@ from support.training import PATIENCE_S
 from smolsum.errors import UnreachableError
 from smolsum.files import read_jsonl
 from smolsum.llm import batch, request_policy
-from smolsum.llm.batch import BatchClient, Call
+from smolsum.llm.batch import BatchClient
 from smolsum.llm.cache import AnswerCache
-from smolsum.llm.client import BadAnswer
+from smolsum.llm.client import BadAnswer, Call
 from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import RequestBudget, RetryPolicy, WaitHook, use_hook
 

@@ -10,17 +10,18 @@ from support.judge_server import KEY, JudgeServer, Reply, answer, failure, servi
 from support.refusals import refuses
 
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.llm.client import Answer, BadAnswer, ChatClient, Declined, NoAnswer, parse_object
+from smolsum.llm.client import Answer, BadAnswer, Call, ChatClient, Declined, NoAnswer, parse_object
 from smolsum.llm.endpoints import Endpoint, find_endpoint
 
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
+QUESTION = Call("How good is it?", SCHEMA, lambda found: found)
 
 
-def ask(server: JudgeServer, model: str = "judge-a", key: str = "") -> Answer:
+def ask(server: JudgeServer, model: str = "judge-a", key: str = "", call: Call = QUESTION) -> Answer:
 
     async def asked() -> Answer:
         async with ChatClient(Endpoint(server.url, model, key), connections=1) as client:
-            return await client.ask("How good is it?", SCHEMA)
+            return await client.ask(call)
 
     return asyncio.run(asked())
 
@@ -73,17 +74,17 @@ def test_a_server_that_is_gone_may_come_back() -> None:
 def test_a_server_without_response_formats_is_asked_without() -> None:
     """The prompt wants JSON too."""
     with serving(structured=False) as server:
-        assert "score" in json.loads(ask(server).text)
+        assert "score" in ask(server).value
         assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize("usage", [[{"prompt_tokens": 900}], "none", {"prompt_tokens": -3, "completion_tokens": 1e300}])
 def test_token_counts_that_are_not_numbers_are_zero(usage: Any) -> None:
     """The answer stands."""
-    status, headers, body = answer("yes")
+    status, headers, body = answer('{"score": 7}')
     changed = json.dumps(json.loads(body) | {"usage": usage}).encode()
     with serving(mischief=lambda prompt, before: (status, headers, changed)) as server:
-        assert ask(server) == Answer("yes", 0, 0)
+        assert ask(server) == Answer({"score": 7}, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -96,14 +97,14 @@ def test_token_counts_that_are_not_numbers_are_zero(usage: Any) -> None:
 )
 def test_the_last_object_with_the_key_counts(text: str) -> None:
     """Braces in what a model thinks aloud hide no answer, and fences do no harm."""
-    assert parse_object(text, "score")["score"] == 10
+    assert parse_object(text, ["score"])["score"] == 10
 
 
 @pytest.mark.parametrize("text", ["I would call that a fine summary.", "[7]", "{", "{" * 5000])
 def test_an_answer_without_an_object_is_a_bad_one(text: str) -> None:
     """However many braces it has."""
     with pytest.raises(BadAnswer, match="no JSON in the answer"):
-        parse_object(text)
+        parse_object(text, ())
 
 
 @pytest.mark.parametrize(
@@ -152,4 +153,4 @@ def test_bad_proxies_and_certificates_are_named(name: str, value: str, monkeypat
         ChatClient(Endpoint("https://api.openai.com/v1", "m", "k"), connections=1)
     assert "secret" not in f"{refused.value.message} {refused.value.hint}"
     with serving() as server:
-        assert ask(server).text
+        assert ask(server).value

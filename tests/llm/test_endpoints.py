@@ -9,7 +9,7 @@ from support.judge_server import answer, failure, serving
 from support.refusals import refuses
 
 from smolsum.errors import UsageError
-from smolsum.llm.client import BadAnswer, ChatClient, Declined
+from smolsum.llm.client import BadAnswer, Call, ChatClient, Declined
 from smolsum.llm.endpoints import (
     CORRUPTOR,
     GRADER,
@@ -118,7 +118,7 @@ def test_a_key_that_a_server_repeats_is_not_shown() -> None:
 
             async def ask(endpoint: Endpoint = endpoint) -> None:
                 async with ChatClient(endpoint, connections=1) as client:
-                    await client.ask("?", None)
+                    await client.ask(Call("?", None, lambda found: found))
 
             with pytest.raises((UsageError, Declined, BadAnswer)) as caught:
                 asyncio.run(ask())

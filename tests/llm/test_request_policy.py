@@ -12,7 +12,8 @@ from support.refusals import refuses
 
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.llm.client import Answer, BadAnswer, Declined, NoAnswer
-from smolsum.llm.request_policy import MAX_CONSECUTIVE_FAILURES, Requester, RequestOutcome, RetryPolicy, ask_all
+from smolsum.llm.endpoints import OPENAI, Endpoint
+from smolsum.llm.request_policy import MAX_CONSECUTIVE_FAILURES, RequestOutcome, RetryPolicy, ask_all
 
 QUICK = RetryPolicy(attempts=3, deadline_s=5.0, wait_s=0.001)
 CONCURRENCY = 4
@@ -24,7 +25,7 @@ Ask = Callable[[int, int], Awaitable[str]]
 class Batch:
     """The outcomes by question, and every request in order."""
 
-    outcomes: dict[int, RequestOutcome[Answer]]
+    outcomes: dict[int, RequestOutcome]
     requests: list[int]
 
 
@@ -38,7 +39,7 @@ def batch(questions: Sequence[int], reply: Ask, retry: RetryPolicy = QUICK, **op
 
     asyncio.run(
         ask_all(
-            questions, ask, Requester("judge", "judge-a", "score", "ask again"), retry=retry, concurrency=CONCURRENCY,
+            questions, ask, Endpoint(OPENAI, "judge-a"), retry=retry, concurrency=CONCURRENCY, remedy="ask again",
             record=found.outcomes.__setitem__, **options,
         )
     )  # fmt: skip
@@ -59,7 +60,7 @@ def fails(error: Callable[[], Exception], times: int) -> Ask:
 def paid(message: str) -> BadAnswer:
     """An unusable answer that had its price."""
     error = BadAnswer(message)
-    error.answer = Answer(message, 900, 50)
+    error.tokens = (900, 50)
     return error
 
 
@@ -85,7 +86,7 @@ def test_a_question_that_fails_for_good_has_a_reason_and_no_answer(
 ) -> None:
     """After as many attempts as its kind of failure is worth."""
     (outcome,) = batch([1], fails(error, 99), retry).outcomes.values()
-    assert (outcome.found, str(outcome.failure), outcome.attempts) == (None, str(error()), attempts)
+    assert (outcome.answer, str(outcome.failure), outcome.attempts) == (None, str(error()), attempts)
 
 
 def test_the_endpoint_may_ask_for_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +144,7 @@ def test_refusals_after_an_answer_end_nothing() -> None:
         return "yes"
 
     found = batch(range(60), reply)
-    assert [question for question, outcome in found.outcomes.items() if outcome.found] == [0]
+    assert [question for question, outcome in found.outcomes.items() if outcome.answer] == [0]
     found = batch(range(1, 60), reply, failed_before=lambda question: True)
     assert len(found.outcomes) == 59
 

@@ -5,8 +5,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from smolsum.llm.batch import BatchClient, Call
-from smolsum.llm.client import BadAnswer
+from smolsum.llm.batch import BatchClient
+from smolsum.llm.client import BadAnswer, Call
 from smolsum.llm.endpoints import CORRUPTOR, find_endpoint
 from smolsum.llm.request_policy import RetryPolicy
 from smolsum.tasks.ab_judge.corruption import BY_MODEL, MIN_WORDS, WORD, Corruption

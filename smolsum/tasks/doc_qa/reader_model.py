@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Any
 
 from smolsum.errors import UsageError
-from smolsum.llm.batch import BatchClient, Call
-from smolsum.llm.client import BadAnswer
+from smolsum.llm.batch import BatchClient
+from smolsum.llm.client import BadAnswer, Call
 from smolsum.llm.endpoints import GRADER, READER, Endpoint, find_endpoint
 from smolsum.llm.ranking import object_schema, ranked, ranking_call
 from smolsum.llm.request_policy import RequestBudget, RetryPolicy
