@@ -22,28 +22,9 @@ from smolsum.llm.cache import AnswerCache, content_key
 from smolsum.llm.endpoints import Endpoint, name_with_address
 from smolsum.runs.evaluation_records import Judgement
 from smolsum.runs.record_io import read_lines, to_row
-from smolsum.types import Criterion, Seen
+from smolsum.types import Criterion, RolloutGroup, Seen
 
 JUDGEMENTS = "judgements.jsonl"
-
-
-@dataclass(frozen=True)
-class Item:
-    """One completion to judge, with its prompt's source and references."""
-
-    id: str
-    source: str
-    completion: str
-    references: tuple[str, ...]
-
-    def texts(self, sees: Sequence[Seen]) -> dict[Seen, str]:
-        """Return the texts that a criterion is shown; several references stand below each other."""
-        every: dict[Seen, str] = {
-            "source": self.source,
-            "completion": self.completion,
-            "reference": "\n\n".join(self.references),
-        }
-        return {seen: every[seen] for seen in sees}
 
 
 @dataclass(frozen=True)
@@ -79,15 +60,21 @@ class JudgeSpec:
         digest = xxhash.xxh3_64_hexdigest("".join(f"{k} {v}\n" for k, v in sorted(self.prompts.items())).encode())
         return f"{self.judge}, {self.rounds} {'round' if self.rounds == 1 else 'rounds'}, prompts {digest[:8]}"
 
-    def questions(self, items: Sequence[Item], criteria: Sequence[Criterion]) -> list[JudgeQuestion]:
-        """Return all questions, a whole round before the next, so that a part of them is of use too."""
+    def questions(self, groups: Sequence[RolloutGroup], criteria: Sequence[Criterion]) -> list[JudgeQuestion]:
+        """Return all questions about each prompt's first completion, a whole round before the next, so that a part of
+        them is of use too. Several references stand below each other."""
         questions = []
         for number in range(1, self.rounds + 1):
-            for item in items:
+            for prompt, rollout in ((group.prompt, group.rollouts[0]) for group in groups):
+                texts: dict[Seen, str] = {
+                    "source": prompt.source,
+                    "completion": rollout.text,
+                    "reference": "\n\n".join(prompt.references),
+                }
                 for c in criteria:
-                    texts = item.texts(c.sees)
-                    key = content_key(self.judge, self.prompts[c.name], sorted(texts.items()), number)
-                    questions.append(JudgeQuestion(item.id, number, c.name, key, texts))
+                    shown = {seen: texts[seen] for seen in c.sees}
+                    key = content_key(self.judge, self.prompts[c.name], sorted(shown.items()), number)
+                    questions.append(JudgeQuestion(prompt.id, number, c.name, key, shown))
         return questions
 
 

@@ -13,13 +13,13 @@ from smolsum.console import Meter
 from smolsum.errors import SmolsumError
 from smolsum.evaluate.judge_cost import Estimate, JudgeCost
 from smolsum.evaluate.judge_metrics import agreement, judge_noise, judged_columns
-from smolsum.evaluate.judgements import Item, JudgeQuestion, JudgeSpec, Ledger, judge_spec
+from smolsum.evaluate.judgements import JudgeQuestion, JudgeSpec, Ledger, judge_spec
 from smolsum.llm.client import Answer, ChatClient
 from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import RequestOutcome, RetryPolicy, ask_all
 from smolsum.runs.evaluation_records import SUMMARY, Judgement
 from smolsum.runs.record_io import has_scores, read_object
-from smolsum.types import COMPOSITE, Criterion
+from smolsum.types import COMPOSITE, Criterion, RolloutGroup
 
 CHARACTERS_A_TOKEN = 4
 OUTPUT_TOKENS = 750
@@ -28,10 +28,11 @@ OUTPUT_TOKENS = 750
 
 @dataclass(frozen=True)
 class JudgeJob:
-    """What is judged, and where the judgements go; `remedy` is the command that continues."""
+    """What is judged, the first completion of each prompt, and where the judgements go; `remedy` is the command that
+    continues."""
 
     folder: Path
-    items: Sequence[Item]
+    groups: Sequence[RolloutGroup]
     criteria: Sequence[Criterion]
     remedy: str
     quiet: bool = True
@@ -91,15 +92,16 @@ def judge(job: JudgeJob, options: JudgeOptions | None) -> JudgeResult:
                 hint=f"{job.remedy} asks again",
             )
         return replace(_recall_last(job), failure=failure)
-    facts = judge_facts(job.criteria, judged)
+    second = None
     if options.second is None:
-        return JudgeResult(judged, facts | _recall_second(job, judged), failure)
-    try:
-        other, second_failure = ask_judge(job, options.second, options)
-        facts |= _second_facts(job, judged, other)
-    except SmolsumError as error:  # the first judge's scores stay
-        second_failure = error
-    return JudgeResult(judged, facts, failure or second_failure)
+        second = _recall_judge(job, _facts_before(job).get("second") or {})
+    else:
+        try:
+            second, second_failure = ask_judge(job, options.second, options)
+        except SmolsumError as error:  # the first judge's scores stay
+            second_failure = error
+        failure = failure or second_failure
+    return JudgeResult(judged, judge_facts(job.criteria, judged, second), failure)
 
 
 def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple[Judged, SmolsumError | None]:
@@ -113,7 +115,7 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
     from smolsum.evaluate import geval
 
     spec = judge_spec(endpoint, options.rounds, job.criteria)
-    questions = spec.questions(job.items, job.criteria)
+    questions = spec.questions(job.groups, job.criteria)
     failure = None
     with (
         Ledger(job.folder, endpoint.name, job.remedy, fresh=options.fresh) as ledger,
@@ -201,7 +203,7 @@ def _judgement(question: JudgeQuestion, outcome: RequestOutcome, endpoint: Endpo
 def _recall(job: JudgeJob, spec: JudgeSpec, ledger: Ledger) -> Judged:
     """Return the known judgements; ask nothing."""
     judgements: dict[str, list[Judgement]] = {}
-    for q in spec.questions(job.items, job.criteria):
+    for q in spec.questions(job.groups, job.criteria):
         unknown = Judgement(q.id, q.round, q.metric, spec.judge, q.key, None, error="not asked yet")
         judgements.setdefault(q.id, []).append(ledger.find(q) or ledger.last(q) or unknown)
     every = [j for found in judgements.values() for j in found]
@@ -218,14 +220,8 @@ def _recall_last(job: JudgeJob) -> JudgeResult:
         return JudgeResult(None, {})
     if not job.quiet:
         console.narrate(f"keeping the scores that {judged.spec.model} gave before")
-    facts = judge_facts(job.criteria, judged)
-    return JudgeResult(judged, then | facts | _recall_second(job, judged))
-
-
-def _recall_second(job: JudgeJob, judged: Judged) -> dict[str, Any]:
-    """Return the facts of the second judge of an earlier evaluation in this folder."""
-    second = _recall_judge(job, _facts_before(job).get("second") or {})
-    return {} if second is None or second.spec.judge == judged.spec.judge else _second_facts(job, judged, second)
+    second = _recall_judge(job, then.get("second") or {})
+    return JudgeResult(judged, then | judge_facts(job.criteria, judged, second))
 
 
 def _recall_judge(job: JudgeJob, facts: Mapping[str, Any]) -> Judged | None:
@@ -245,9 +241,18 @@ def _facts_before(job: JudgeJob) -> dict[str, Any]:
     return read_object(path, hint=f"remove {path} and evaluate again").get("judging") or {}
 
 
-def judge_facts(criteria: Sequence[Criterion], judged: Judged) -> dict[str, Any]:
-    """Return what a summary says of a judge: its specification, usage, missing judgements, and noise."""
-    spec, columns = judged.spec, judged.columns(criteria)
+def judge_facts(criteria: Sequence[Criterion], judged: Judged, second: Judged | None = None) -> dict[str, Any]:
+    """Return what a summary says of a judge: its specification, usage, missing judgements and noise, and the same of a
+    second judge, with the `agreement` of the two for each metric and the composite, over the examples' means."""
+    spec, columns, names = judged.spec, judged.columns(criteria), (*(c.name for c in criteria), COMPOSITE)
+    compared: dict[str, Any] = {}
+    if second is not None and second.spec.judge != spec.judge:
+        others = second.columns(criteria)
+        agreed = {
+            name: agreement(*({key: row[name] for key, row in rows.items()} for rows in (columns, others)))
+            for name in names
+        }
+        compared["second"] = judge_facts(criteria, second) | {"agreement": agreed}
     return {
         "model": spec.model,
         "endpoint": spec.endpoint,
@@ -259,25 +264,6 @@ def judge_facts(criteria: Sequence[Criterion], judged: Judged) -> dict[str, Any]
             {"id": j.id, "round": j.round, "metric": j.metric, "error": j.error, "attempts": j.attempts}
             for j in judged.missing
         ],
-        "noise": {name: judge_noise([row["rounds"][name] for row in columns.values()]) for name in _names(criteria)},
+        "noise": {name: judge_noise([row["rounds"][name] for row in columns.values()]) for name in names},
+        **compared,
     }
-
-
-def _second_facts(job: JudgeJob, judged: Judged, other: Judged) -> dict[str, Any]:
-    agreed = judges_agreement(job.criteria, judged, other)
-    return {"second": judge_facts(job.criteria, other) | {"agreement": agreed}}
-
-
-def judges_agreement(
-    criteria: Sequence[Criterion], first: Judged, second: Judged
-) -> dict[str, dict[str, float | int | None]]:
-    """Return `agreement` for each metric and the composite, over the examples' means."""
-    a, b = first.columns(criteria), second.columns(criteria)
-    return {
-        name: agreement({key: row[name] for key, row in a.items()}, {key: row[name] for key, row in b.items()})
-        for name in _names(criteria)
-    }
-
-
-def _names(criteria: Sequence[Criterion]) -> tuple[str, ...]:
-    return (*(c.name for c in criteria), COMPOSITE)

@@ -198,11 +198,9 @@ def evaluate(target: Target, *, split: str, judging: JudgeOptions | None, quiet:
         show_measured(task, metrics, len(rows), of=split, how=_means(task, target.decoding), remedy=remedy, quiet=quiet)
         failure = None
         if task.evaluation.criteria:
-            from smolsum.evaluate.judgements import Item
             from smolsum.evaluate.judging import JudgeJob, judge
 
-            items = [Item(g.prompt.id, g.prompt.source, g.rollouts[0].text, g.prompt.references) for g in found.groups]
-            result = judge(JudgeJob(target.folder, items, task.evaluation.criteria, remedy, quiet), judging)
+            result = judge(JudgeJob(target.folder, found.groups, task.evaluation.criteria, remedy, quiet), judging)
             judged, failure = result.judged, result.failure
             if judged is not None:
                 columns, name = judged.columns(task.evaluation.criteria), judged.spec.name
