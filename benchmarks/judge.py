@@ -20,7 +20,7 @@ from pathlib import Path
 from smolsum.evaluate.judge_cost import JudgeCost
 from smolsum.evaluate.judging import JudgeJob, JudgeOptions, ask_judge
 from smolsum.llm.endpoints import Endpoint
-from smolsum.llm.request_policy import RetryPolicy
+from smolsum.llm.request_policy import RequestPolicy
 from smolsum.tasks.tldr.criteria import CRITERIA
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
@@ -41,7 +41,7 @@ def ours(url: str, calls: int, concurrency: int) -> float:
         os.environ["XDG_CACHE_HOME"] = folder
         job, endpoint = JudgeJob(Path(folder), groups, CRITERIA, "again"), Endpoint(url, "judge-a")
         cost = JudgeCost(None, agreed=True, quiet=True)
-        options = JudgeOptions(endpoint, None, 1, concurrency, RetryPolicy(), cost)
+        options = JudgeOptions(endpoint, None, 1, RequestPolicy(concurrency=concurrency), cost)
         began = time.perf_counter()
         judged, failure = ask_judge(job, endpoint, options)
         seconds = time.perf_counter() - began

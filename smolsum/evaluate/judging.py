@@ -16,7 +16,7 @@ from smolsum.evaluate.judge_metrics import agreement, judge_noise, judged_column
 from smolsum.evaluate.judgements import JudgeQuestion, JudgeSpec, Ledger, judge_spec
 from smolsum.llm.client import Answer, ChatClient
 from smolsum.llm.endpoints import Endpoint
-from smolsum.llm.request_policy import RequestOutcome, RetryPolicy, ask_all
+from smolsum.llm.request_policy import RequestOutcome, RequestPolicy, ask_all
 from smolsum.runs.evaluation_records import SUMMARY, Judgement
 from smolsum.runs.record_io import has_scores, read_object
 from smolsum.types import COMPOSITE, Criterion, RolloutGroup
@@ -45,8 +45,7 @@ class JudgeOptions:
     endpoint: Endpoint
     second: Endpoint | None
     rounds: int
-    concurrency: int
-    retry: RetryPolicy
+    requests: RequestPolicy
     cost: JudgeCost
     fresh: bool = False
     """whether to ask again what other evaluations have paid for"""
@@ -161,7 +160,7 @@ async def _ask(
     from smolsum.evaluate import geval
 
     by_name, failed = {c.name: c for c in criteria}, 0
-    async with ChatClient(endpoint, connections=options.concurrency) as client:
+    async with ChatClient(endpoint, connections=options.requests.concurrency) as client:
 
         async def ask(question: JudgeQuestion) -> Answer:
             return await client.ask(await geval.judge_call(by_name[question.metric], question.texts))
@@ -175,8 +174,7 @@ async def _ask(
 
         meter.to(done)
         await ask_all(
-            todo, ask, endpoint,
-            retry=options.retry, concurrency=options.concurrency, record=record, failed_before=ledger.failed,
+            todo, ask, endpoint, options.requests, record=record, failed_before=ledger.failed,
             remedy="evaluate again: only what is missing is asked",
         )  # fmt: skip
 

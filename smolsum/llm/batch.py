@@ -11,7 +11,7 @@ from smolsum.errors import UnreachableError
 from smolsum.llm.cache import AnswerCache, content_key
 from smolsum.llm.client import Answer, BadAnswer, Call, ChatClient, NoAnswer
 from smolsum.llm.endpoints import Endpoint
-from smolsum.llm.request_policy import RequestBudget, RequestOutcome, RetryPolicy, ask_all, current_hook
+from smolsum.llm.request_policy import RequestBudget, RequestOutcome, RequestPolicy, ask_all, current_hook
 
 PROGRESS_S = 10.0
 """between two progress messages"""
@@ -67,9 +67,8 @@ class BatchClient:
     def __init__(
         self,
         endpoint: Endpoint,
+        requests: RequestPolicy,
         *,
-        retry: RetryPolicy,
-        concurrency: int,
         wait_s: float,
         budget: RequestBudget | None = None,
         store_refusals: bool = False,
@@ -81,8 +80,7 @@ class BatchClient:
         other answer. Only a model that has answered other questions is believed: one that refuses all of them has a
         wrong name or gets broken requests, and is asked again.
         """
-        self.endpoint, self._retry, self._concurrency = endpoint, retry, concurrency
-        self._wait_s, self._store_refusals = wait_s, store_refusals
+        self.endpoint, self._requests, self._wait_s, self._store_refusals = endpoint, requests, wait_s, store_refusals
         self._budget = budget or RequestBudget()
         self._name = f"{endpoint.role} {endpoint.model}"
         self._answers: AnswerCache[Any] = AnswerCache(endpoint.role, endpoint.name, REMEDY)
@@ -92,7 +90,7 @@ class BatchClient:
 
     def ask(self, calls: Sequence[Call]) -> list[Any | None]:
         """Return the answers in order; None, which is missing and never some other answer, for a question that failed
-        for good: refused, or without a usable answer as often as the retry policy allows.
+        for good: refused, or without a usable answer as often as `requests` allow.
 
         If nothing answers, this waits, then raises UnreachableError. Raises UsageError and SmolsumError if the endpoint
         refuses every question.
@@ -171,7 +169,7 @@ class BatchClient:
         return found
 
     async def _run(self, todo: Mapping[str, Call], progress: BatchProgress, found: _Round) -> None:
-        async with ChatClient(self.endpoint, connections=self._concurrency) as client:
+        async with ChatClient(self.endpoint, connections=self._requests.concurrency) as client:
             if not self._reached or self._down_since is not None:  # a quick check that the endpoint is there
                 await client.models()
                 self._reached = True
@@ -201,7 +199,4 @@ class BatchClient:
                         current_hook().notify(f"{self.endpoint.role}_back", f"the {self._name} answers again")
                 progress.done(failed=outcome.answer is None)
 
-            await ask_all(
-                list(todo), ask, self.endpoint,
-                retry=self._retry, concurrency=self._concurrency, remedy=REMEDY, record=record,
-            )  # fmt: skip
+            await ask_all(list(todo), ask, self.endpoint, self._requests, remedy=REMEDY, record=record)

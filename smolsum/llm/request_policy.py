@@ -30,9 +30,9 @@ POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class RetryPolicy:
-    """What one question may cost: `attempts`, the deadline of each, and the first pause between them, which then
-    doubles up to `MAX_PAUSE_S`.
+class RequestPolicy:
+    """How many questions are under way at a time, and what each may cost: `attempts`, the deadline of each, and the
+    first pause between them, which then doubles up to `MAX_PAUSE_S`.
 
     The requests for one question take two deadlines at most, so that an endpoint that hangs is soon given up; pauses,
     which the endpoint may ask for (Retry-After), do not count. After an answer of the wrong kind there is no pause, and
@@ -43,6 +43,7 @@ class RetryPolicy:
     deadline_s: float = 120.0
     wait_s: float = 1.0
     bad_answers: int = 0
+    concurrency: int = 8
 
 
 @dataclass
@@ -90,18 +91,17 @@ async def ask_all(
     questions: Sequence[Q],
     ask: Callable[[Q], Awaitable[Answer]],
     endpoint: Endpoint,
+    requests: RequestPolicy,
     *,
-    retry: RetryPolicy,
-    concurrency: int,
     remedy: str,
     record: Callable[[Q, RequestOutcome], None],
     failed_before: Callable[[Q], bool] = lambda question: False,
 ) -> None:
-    """Ask every question in order, `concurrency` at a time; `record` gets each outcome as it comes, and `remedy` says
-    how to go on after an error.
+    """Ask every question in order; `record` gets each outcome as it comes, and `remedy` says how to go on after an
+    error.
 
     The first question is asked alone, so that a wrong key or name costs one request. A question that fails as often as
-    `retry` allows is a failure, not an answer. The endpoint's UsageError and SmolsumError end everything; so do
+    `requests` allow is a failure, not an answer. The endpoint's UsageError and SmolsumError end everything; so do
     `MAX_CONSECUTIVE_FAILURES`: UnreachableError, or SmolsumError if it did answer, but never usably. A failure that
     `failed_before` knew does not count among these, nor does a refusal after the first answer.
     """
@@ -111,7 +111,7 @@ async def ask_all(
     async def work(some: Iterator[Q]) -> None:
         nonlocal answered
         for question in some:
-            outcome = await _ask_one(question, ask, retry)
+            outcome = await _ask_one(question, ask, requests)
             known = failed_before(question)
             record(question, outcome)
             if outcome.failure is None:
@@ -125,36 +125,36 @@ async def ask_all(
     try:
         await work(islice(waiting, 1))
         async with asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
+            for _ in range(requests.concurrency):
                 group.create_task(work(waiting))
     except* SmolsumError as errors:
         raise errors.exceptions[0] from errors
 
 
-async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[Answer]], retry: RetryPolicy) -> RequestOutcome:
+async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[Answer]], requests: RequestPolicy) -> RequestOutcome:
     began, requests_s, bad_answers, outcome = time.monotonic(), 0.0, 0, RequestOutcome()
 
     def again(error: Exception) -> bool | float:
         """Return whether to try again, or after how many seconds."""
-        if not isinstance(error, NoAnswer) or requests_s >= 2 * retry.deadline_s:
+        if not isinstance(error, NoAnswer) or requests_s >= 2 * requests.deadline_s:
             return False
         if isinstance(error, BadAnswer):
-            return False if bad_answers == retry.bad_answers else 0.0
+            return False if bad_answers == requests.bad_answers else 0.0
         return True if error.retry_after is None else min(error.retry_after, MAX_PAUSE_S)
 
     try:
         async for attempt in stamina.retry_context(
-            on=again, attempts=retry.attempts, timeout=None,
-            wait_initial=retry.wait_s, wait_max=MAX_PAUSE_S, wait_jitter=retry.wait_s,
+            on=again, attempts=requests.attempts, timeout=None,
+            wait_initial=requests.wait_s, wait_max=MAX_PAUSE_S, wait_jitter=requests.wait_s,
         ):  # fmt: skip
             with attempt:
                 outcome.attempts, asked = attempt.num, time.monotonic()
                 try:
-                    async with asyncio.timeout(retry.deadline_s):
+                    async with asyncio.timeout(requests.deadline_s):
                         outcome.answer = await ask(question)
                     outcome.pay(outcome.answer.input_tokens, outcome.answer.output_tokens)
                 except TimeoutError as error:
-                    raise NoAnswer(f"no answer within {retry.deadline_s:g} s") from error
+                    raise NoAnswer(f"no answer within {requests.deadline_s:g} s") from error
                 except NoAnswer as error:
                     outcome.pay(*error.tokens)
                     bad_answers += isinstance(error, BadAnswer)

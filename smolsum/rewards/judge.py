@@ -86,12 +86,11 @@ def client_of(settings: JudgeConfig) -> BatchClient:
     URL."""
     from smolsum.llm.batch import BatchClient  # loads an HTTP client
     from smolsum.llm.endpoints import REWARD_JUDGE, find_endpoint
-    from smolsum.llm.request_policy import RequestBudget, RetryPolicy
+    from smolsum.llm.request_policy import RequestBudget, RequestPolicy
 
     return BatchClient(
         find_endpoint(settings.model, os.environ, REWARD_JUDGE),
-        retry=RetryPolicy(settings.attempts, settings.deadline_s),
-        concurrency=settings.concurrency,
+        RequestPolicy(settings.attempts, settings.deadline_s, concurrency=settings.concurrency),
         wait_s=settings.wait_s,
         budget=RequestBudget(settings.max_calls, "judge.max_calls"),
     )

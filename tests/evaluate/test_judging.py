@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,11 @@ from smolsum.evaluate.judgements import JUDGEMENTS
 from smolsum.evaluate.judging import Judged, JudgeJob, JudgeOptions, ask_judge, judge_facts
 from smolsum.files import read_jsonl
 from smolsum.llm.endpoints import Endpoint
-from smolsum.llm.request_policy import MAX_CONSECUTIVE_FAILURES, RetryPolicy
+from smolsum.llm.request_policy import MAX_CONSECUTIVE_FAILURES, RequestPolicy
 from smolsum.tasks.tldr.criteria import CRITERIA
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
-QUICK = RetryPolicy(attempts=3, deadline_s=5.0, wait_s=0.01)
+QUICK = RequestPolicy(attempts=3, deadline_s=5.0, wait_s=0.01)
 
 
 def group(name: str, source: str, completion: str) -> RolloutGroup:
@@ -37,11 +38,11 @@ ALL = len(GROUPS) * len(CRITERIA)
 
 def judge(
     server: JudgeServer, folder: Path, groups: list[RolloutGroup] = GROUPS, *, model: str = "judge-a", rounds: int = 2,
-    retry: RetryPolicy = QUICK, concurrency: int = 4, fresh: bool = False, agreed: bool = True, key: str | None = None,
+    concurrency: int = 4, fresh: bool = False, agreed: bool = True, key: str | None = None,
 ) -> tuple[Judged, SmolsumError | None]:  # fmt: skip
     endpoint = Endpoint(server.url, model, server.key if key is None else key)
     cost = JudgeCost(None, agreed=agreed, quiet=agreed)
-    options = JudgeOptions(endpoint, None, rounds, concurrency, retry, cost, fresh)
+    options = JudgeOptions(endpoint, None, rounds, replace(QUICK, concurrency=concurrency), cost, fresh)
     return ask_judge(JudgeJob(folder, groups, CRITERIA, "again"), endpoint, options)
 
 

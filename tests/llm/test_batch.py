@@ -21,10 +21,10 @@ from smolsum.llm.batch import BatchClient
 from smolsum.llm.cache import AnswerCache
 from smolsum.llm.client import BadAnswer, Call
 from smolsum.llm.endpoints import Endpoint
-from smolsum.llm.request_policy import RequestBudget, RetryPolicy, WaitHook, use_hook
+from smolsum.llm.request_policy import RequestBudget, RequestPolicy, WaitHook, use_hook
 
 SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
-QUICK = RetryPolicy(attempts=3, deadline_s=2.0, wait_s=0.01)
+QUICK = RequestPolicy(attempts=3, deadline_s=2.0, wait_s=0.01)
 NOTHING = "http://127.0.0.1:9/v1"
 """an address where nothing listens"""
 
@@ -52,11 +52,11 @@ def right(prompt: str) -> Reply:
 
 
 def client(
-    url: str, *, model: str = "judge-a", key: str = "", role: str = "reader", retry: RetryPolicy = QUICK, **more: Any
+    url: str, *, model: str = "judge-a", key: str = "", role: str = "reader", requests: RequestPolicy = QUICK, **more: Any
 ) -> BatchClient:
     """A client for one model at this address, which does not wait for it unless it is said."""
     endpoint = Endpoint(url, model, key, role, "--set task.reader=MODEL:")
-    return BatchClient(endpoint, retry=retry, concurrency=8, **({"wait_s": 0.0} | more))
+    return BatchClient(endpoint, requests, **({"wait_s": 0.0} | more))
 
 
 def test_answers_come_in_order_and_are_paid_for_once() -> None:
@@ -79,7 +79,8 @@ def test_questions_are_asked_at_the_same_time() -> None:
         return right(prompt)
 
     with serving(mischief=together) as server:
-        assert client(server.url, retry=RetryPolicy(attempts=1, deadline_s=PATIENCE_S)).ask(calls(17)) == [*range(17)]
+        patient = RequestPolicy(attempts=1, deadline_s=PATIENCE_S)
+        assert client(server.url, requests=patient).ask(calls(17)) == list(range(17))
 
 
 @pytest.mark.parametrize("trouble", [answer('{"number": "seven"}'), (200, {}, b"{")])
@@ -139,7 +140,7 @@ def test_an_outage_after_a_refusal_is_one() -> None:
         return right(prompt) if number < 2 else failure(400, "no") if number == 2 else failure(500, "oops")
 
     with serving(mischief=reply) as server, refuses("20 questions in a row", error=UnreachableError):
-        client(server.url, retry=RetryPolicy(attempts=1)).ask(calls(60))
+        client(server.url, requests=RequestPolicy(attempts=1)).ask(calls(60))
 
 
 def test_a_budget_limits_all_clients_together() -> None:
