@@ -52,8 +52,9 @@ def right(prompt: str) -> Reply:
 
 
 def client(
-    url: str, *, model: str = "judge-a", key: str = "", role: str = "reader", requests: RequestPolicy = QUICK, **more: Any
-) -> BatchClient:
+    url: str, requests: RequestPolicy = QUICK, *, model: str = "judge-a", key: str = "", role: str = "reader",
+    **more: Any,
+) -> BatchClient:  # fmt: skip
     """A client for one model at this address, which does not wait for it unless it is said."""
     endpoint = Endpoint(url, model, key, role, "--set task.reader=MODEL:")
     return BatchClient(endpoint, requests, **({"wait_s": 0.0} | more))
@@ -80,7 +81,7 @@ def test_questions_are_asked_at_the_same_time() -> None:
 
     with serving(mischief=together) as server:
         patient = RequestPolicy(attempts=1, deadline_s=PATIENCE_S)
-        assert client(server.url, requests=patient).ask(calls(17)) == list(range(17))
+        assert client(server.url, patient).ask(calls(17)) == list(range(17))
 
 
 @pytest.mark.parametrize("trouble", [answer('{"number": "seven"}'), (200, {}, b"{")])
@@ -140,7 +141,7 @@ def test_an_outage_after_a_refusal_is_one() -> None:
         return right(prompt) if number < 2 else failure(400, "no") if number == 2 else failure(500, "oops")
 
     with serving(mischief=reply) as server, refuses("20 questions in a row", error=UnreachableError):
-        client(server.url, requests=RequestPolicy(attempts=1)).ask(calls(60))
+        client(server.url, RequestPolicy(attempts=1)).ask(calls(60))
 
 
 def test_a_budget_limits_all_clients_together() -> None:
