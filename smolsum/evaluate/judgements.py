@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 import xxhash
@@ -29,12 +29,9 @@ JUDGEMENTS = "judgements.jsonl"
 
 @dataclass(frozen=True)
 class JudgeQuestion:
-    """One question: a metric of an example in one round. `key` is a fingerprint of judge, prompt, texts and round."""
+    """A judgement that is wanted, without its score, and the texts that the judge sees."""
 
-    id: str
-    round: int
-    metric: str
-    key: str
+    wanted: Judgement
     texts: Mapping[Seen, str]
 
 
@@ -74,7 +71,10 @@ class JudgeSpec:
                 for c in criteria:
                     shown = {seen: texts[seen] for seen in c.sees}
                     key = content_key(self.judge, self.prompts[c.name], sorted(shown.items()), number)
-                    questions.append(JudgeQuestion(prompt.id, number, c.name, key, shown))
+                    wanted = Judgement(
+                        prompt.id, number, c.name, self.judge, key, None, error="not asked yet", endpoint=self.endpoint
+                    )
+                    questions.append(JudgeQuestion(wanted, shown))
         return questions
 
 
@@ -103,7 +103,7 @@ class Ledger:
             if judgement.judge == judge and not (fresh and judgement.score is not None and not judgement.attempts):
                 self._note(judgement)
         own = {j.key: j for j in self._known.values() if j.score is not None} if fresh else None
-        self._cache = AnswerCache("judge", judge, remedy, read=_cached_score, row=lambda key, j: to_row(j), known=own)
+        self._cache = AnswerCache("judge", judge, Judgement, remedy, known=own)
 
     def __enter__(self) -> Self:
         self._lines = self._stack.enter_context(Lines(self._path, self._remedy))
@@ -113,33 +113,33 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def last(self, question: JudgeQuestion) -> Judgement | None:
-        """Return the question's last judgement in this evaluation, which may be a failure."""
-        return self._known.get(question.key + question.id)
+    def last(self, wanted: Judgement) -> Judgement | None:
+        """Return the last judgement for this question in this evaluation, which may be a failure."""
+        return self._known.get(wanted.key + wanted.id)
 
-    def find(self, question: JudgeQuestion) -> Judgement | None:
-        """Return the question's score: from this evaluation, or for the same content from elsewhere."""
-        last = self.last(question)
-        return last if last and last.score is not None else self._cache.get(question.key)
+    def find(self, wanted: Judgement) -> Judgement | None:
+        """Return the judgement with a score: from this evaluation, or for the same content from elsewhere."""
+        found = (self.last(wanted), self._cache.known.get(wanted.key))
+        return next((j for j in found if j is not None and j.score is not None), None)
 
     def failed(self, question: JudgeQuestion) -> bool:
         """Return whether the question failed before, while the judge scored others."""
-        last = self.last(question)
+        last = self.last(question.wanted)
         return last is not None and last.score is None and any(j.score is not None for j in self._known.values())
 
     def take_from_cache(self, questions: Sequence[JudgeQuestion]) -> None:
         """Add the scores that were paid for elsewhere."""
-        for question in questions:
-            cached = self.find(question)
-            if cached and cached is not self.last(question):
+        for wanted in (question.wanted for question in questions):
+            cached = self.find(wanted)
+            if cached and cached is not self.last(wanted):
                 free = {"attempts": 0, "seconds": 0.0, "input_tokens": 0, "output_tokens": 0}
-                self._write(msgspec.structs.replace(cached, id=question.id, **free))
+                self._write(msgspec.structs.replace(cached, id=wanted.id, **free))
 
     def record(self, judgement: Judgement) -> None:
         """Add an outcome."""
         self._write(judgement)
         if judgement.score is not None and judgement.attempts:
-            self._cache.add(judgement.key, judgement)
+            self._cache.add(judgement)
 
     def _write(self, judgement: Judgement) -> None:
         self._lines.append(to_json(to_row(judgement)))
@@ -150,10 +150,3 @@ class Ledger:
         self.usage["calls"] += judgement.attempts
         self.usage["input_tokens"] += judgement.input_tokens
         self.usage["output_tokens"] += judgement.output_tokens
-
-
-def _cached_score(row: Mapping[str, Any]) -> Judgement:
-    judgement = msgspec.convert(row, Judgement)
-    if judgement.score is None:
-        raise ValueError("not a score")
-    return judgement

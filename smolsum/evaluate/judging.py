@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from smolsum import console
 from smolsum.console import Meter
 from smolsum.errors import SmolsumError
@@ -121,7 +123,7 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
         Meter(f"judging {endpoint.model}", len(questions), quiet=job.quiet) as meter,
     ):
         ledger.take_from_cache(questions)
-        todo = list({question.key: question for question in questions if ledger.find(question) is None}.values())
+        todo = list({q.wanted.key: q for q in questions if ledger.find(q.wanted) is None}.values())
         if todo:
             estimate = asyncio.run(_estimate(todo, job.criteria, endpoint))
             options.cost.approve(endpoint.model, estimate)  # outside of the event loop, which would delay Ctrl-C
@@ -142,7 +144,7 @@ async def _estimate(todo: Sequence[JudgeQuestion], criteria: Sequence[Criterion]
     async with ChatClient(endpoint, connections=1) as client:
         await client.models()
     empty = {c.name: len((await geval.judge_call(c, dict.fromkeys(c.sees, "x"))).prompt) for c in criteria}
-    characters = sum(empty[q.metric] + sum(map(len, q.texts.values())) for q in todo)
+    characters = sum(empty[q.wanted.metric] + sum(map(len, q.texts.values())) for q in todo)
     tokens = characters // CHARACTERS_A_TOKEN, OUTPUT_TOKENS * len(todo)
     return Estimate(len(todo), *tokens, geval.dollars(endpoint.model, *tokens))
 
@@ -163,11 +165,11 @@ async def _ask(
     async with ChatClient(endpoint, connections=options.requests.concurrency) as client:
 
         async def ask(question: JudgeQuestion) -> Answer:
-            return await client.ask(await geval.judge_call(by_name[question.metric], question.texts))
+            return await client.ask(await geval.judge_call(by_name[question.wanted.metric], question.texts))
 
         def record(question: JudgeQuestion, outcome: RequestOutcome) -> None:
             nonlocal done, failed
-            ledger.record(_judgement(question, outcome, endpoint))
+            ledger.record(_judged(question.wanted, outcome))
             done, failed = done + 1, failed + (outcome.answer is None)
             meter.to(done, f"failed {failed}" if failed else "")
             options.cost.pay(geval.dollars(endpoint.model, outcome.input_tokens, outcome.output_tokens) or 0.0)
@@ -179,14 +181,10 @@ async def _ask(
         )  # fmt: skip
 
 
-def _judgement(question: JudgeQuestion, outcome: RequestOutcome, endpoint: Endpoint) -> Judgement:
+def _judged(wanted: Judgement, outcome: RequestOutcome) -> Judgement:
     score, reason = outcome.answer.value if outcome.answer else (None, "")
-    return Judgement(
-        id=question.id,
-        round=question.round,
-        metric=question.metric,
-        judge=endpoint.name,
-        key=question.key,
+    return msgspec.structs.replace(
+        wanted,
         score=score,
         reason=reason,
         error=str(outcome.failure) if outcome.failure else "",
@@ -194,16 +192,14 @@ def _judgement(question: JudgeQuestion, outcome: RequestOutcome, endpoint: Endpo
         seconds=outcome.seconds,
         input_tokens=outcome.input_tokens,
         output_tokens=outcome.output_tokens,
-        endpoint=endpoint.address,
     )
 
 
 def _recall(job: JudgeJob, spec: JudgeSpec, ledger: Ledger) -> Judged:
     """Return the known judgements; ask nothing."""
     judgements: dict[str, list[Judgement]] = {}
-    for q in spec.questions(job.groups, job.criteria):
-        unknown = Judgement(q.id, q.round, q.metric, spec.judge, q.key, None, error="not asked yet")
-        judgements.setdefault(q.id, []).append(ledger.find(q) or ledger.last(q) or unknown)
+    for wanted in (question.wanted for question in spec.questions(job.groups, job.criteria)):
+        judgements.setdefault(wanted.id, []).append(ledger.find(wanted) or ledger.last(wanted) or wanted)
     every = [j for found in judgements.values() for j in found]
     cached = sum(j.score is not None and j.attempts == 0 for j in every)
     usage = {**ledger.usage, "cached": cached, "dollars": None}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from smolsum.errors import UnreachableError
-from smolsum.llm.cache import AnswerCache, content_key
+from smolsum.llm.cache import AnswerCache, KeptAnswer, content_key
 from smolsum.llm.client import Answer, BadAnswer, Call, ChatClient, NoAnswer
 from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import RequestBudget, RequestOutcome, RequestPolicy, ask_all, current_hook
@@ -83,7 +83,7 @@ class BatchClient:
         self.endpoint, self._requests, self._wait_s, self._store_refusals = endpoint, requests, wait_s, store_refusals
         self._budget = budget or RequestBudget()
         self._name = f"{endpoint.role} {endpoint.model}"
-        self._answers: AnswerCache[Any] = AnswerCache(endpoint.role, endpoint.name, REMEDY)
+        self._answers = AnswerCache(endpoint.role, endpoint.name, KeptAnswer, REMEDY)
         self._failed_at: dict[str, float] = {}
         self._reached = False
         self._down_since: float | None = None
@@ -115,12 +115,13 @@ class BatchClient:
             if error is not None:
                 self._wait_for_endpoint(error, pause)
                 pause = min(2 * pause, MAX_PAUSE_S)
-        return [self._answers.get(key) for key in keys]
+        known = self._answers.known
+        return [known[key].answer if key in known else None for key in keys]
 
     def _is_open(self, key: str) -> bool:
         """Return whether the question has no answer yet and did not fail just now."""
         failed_at = self._failed_at.get(key)
-        return key not in self._answers and (failed_at is None or time.monotonic() - failed_at > FAILED_FOR_S)
+        return key not in self._answers.known and (failed_at is None or time.monotonic() - failed_at > FAILED_FOR_S)
 
     def _wait_for_endpoint(self, error: UnreachableError, pause: float) -> None:
         """Wait a while. UnreachableError after `wait_s` seconds of outage, or if the user wants to stop."""
@@ -163,9 +164,10 @@ class BatchClient:
             except UnreachableError as error:
                 found.error = error
             finally:
-                if self._store_refusals and (found.answered or (ended and self._answers.has_answers)):
+                ever_answered = any(kept.answer is not None for kept in self._answers.known.values())
+                if self._store_refusals and (found.answered or (ended and ever_answered)):
                     for key in found.refused:
-                        self._answers.add(key, None)
+                        self._answers.add(KeptAnswer(key, None))
         return found
 
     async def _run(self, todo: Mapping[str, Call], progress: BatchProgress, found: _Round) -> None:
@@ -193,7 +195,7 @@ class BatchClient:
                     found.refused[key] = str(outcome.failure)
                 else:
                     found.answered = True
-                    self._answers.add(key, outcome.answer.value)
+                    self._answers.add(KeptAnswer(key, outcome.answer.value))
                     if self._down_since is not None:
                         self._down_since = None
                         current_hook().notify(f"{self.endpoint.role}_back", f"the {self._name} answers again")

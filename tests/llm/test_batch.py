@@ -18,7 +18,7 @@ from smolsum.errors import UnreachableError
 from smolsum.files import read_jsonl
 from smolsum.llm import batch, request_policy
 from smolsum.llm.batch import BatchClient
-from smolsum.llm.cache import AnswerCache
+from smolsum.llm.cache import AnswerCache, KeptAnswer
 from smolsum.llm.client import BadAnswer, Call
 from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import RequestBudget, RequestPolicy, WaitHook, use_hook
@@ -172,23 +172,21 @@ def test_a_wrong_key_or_name_is_not_waited_for() -> None:
         client(server.url, model="judge-x", wait_s=60.0).ask(calls(30))
 
 
-def cache() -> AnswerCache[object]:
+def cache() -> AnswerCache[KeptAnswer]:
     """The answers of one reader."""
-    return AnswerCache("reader", "a model/at http://h", "again")
+    return AnswerCache("reader", "a model/at http://h", KeptAnswer, "again")
 
 
 def test_damaged_lines_cost_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They are counted and left in the file; a stored refusal is known but no answer."""
     with cache() as written:
-        written.add("a", 1)
-        written.add("b", None)
+        written.add(KeptAnswer("a", 1))
+        written.add(KeptAnswer("b", None))
     (path,) = tmp_path.rglob("*.jsonl")
     assert path == tmp_path / "smolsum" / "reader" / "a-model-at-http-h.jsonl"
     content = path.read_bytes() + b'{nonsense\n{"id": 3}\n{"key": 3, "answer": 4}\n[]\n'
     path.write_bytes(content)
-    found = cache()
-    assert (found.get("a"), found.get("b"), "b" in found, "c" in found) == (1, None, True, False)
-    assert found.has_answers
+    assert {key: kept.answer for key, kept in cache().known.items()} == {"a": 1, "b": None}
     assert path.read_bytes() == content
     assert f"warning: skipped 4 damaged lines of {path}" in capsys.readouterr().err
 
@@ -196,10 +194,10 @@ def test_damaged_lines_cost_no_other(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_processes_share_a_cache(tmp_path: Path) -> None:
     """Lines of processes that open and append at the same time are all there, whole."""
     code = (
-        "import sys; from smolsum.llm.cache import AnswerCache\n"
-        "cache = AnswerCache('reader', 'shared', 'again')\n"
+        "import sys; from smolsum.llm.cache import AnswerCache, KeptAnswer\n"
+        "cache = AnswerCache('reader', 'shared', KeptAnswer, 'again')\n"
         "for n in range(100):\n"
-        "    with cache: cache.add(f'{sys.argv[1]}{n}', sys.argv[1] * 5000)\n"
+        "    with cache: cache.add(KeptAnswer(f'{sys.argv[1]}{n}', sys.argv[1] * 5000))\n"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code, letter]) for letter in "xyz"]
     assert [process.wait(PATIENCE_S) for process in processes] == [0, 0, 0]
