@@ -14,8 +14,15 @@ from smolsum import console
 from smolsum.console import Meter
 from smolsum.errors import SmolsumError
 from smolsum.evaluate.judge_cost import Estimate, JudgeCost
-from smolsum.evaluate.judge_metrics import agreement, judge_noise, judged_columns
-from smolsum.evaluate.judgements import JudgeQuestion, JudgeSpec, Ledger, judge_spec
+from smolsum.evaluate.judgements import (
+    JudgeQuestion,
+    JudgeSpec,
+    Ledger,
+    agreement,
+    judge_noise,
+    judge_spec,
+    judged_columns,
+)
 from smolsum.llm.client import Answer, ChatClient
 from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import RequestOutcome, RequestPolicy, ask_all

@@ -17,7 +17,7 @@ from smolsum.config.sections import Config
 from smolsum.console import Meter
 from smolsum.errors import UsageError
 from smolsum.evaluate.evaluated_model import Target
-from smolsum.evaluate.judge_metrics import judged_summary
+from smolsum.evaluate.judgements import judged_summary
 from smolsum.evaluate.prompt_encoding import encode_prompts, meteor_matching, split_fingerprints
 from smolsum.evaluate.sampling import GREEDY, DecodingSettings, complete, complete_by_api, complete_by_workers
 from smolsum.evaluate.storage import KEY, TASK, WEIGHTS, Completer, find_kept, obtain, write_scores

@@ -12,8 +12,7 @@ from support.refusals import refuses
 from smolsum import console
 from smolsum.errors import InterruptedRun, SmolsumError
 from smolsum.evaluate.judge_cost import JudgeCost
-from smolsum.evaluate.judge_metrics import judged_summary
-from smolsum.evaluate.judgements import JUDGEMENTS
+from smolsum.evaluate.judgements import JUDGEMENTS, judged_summary
 from smolsum.evaluate.judging import Judged, JudgeJob, JudgeOptions, ask_judge, judge_facts
 from smolsum.files import read_jsonl
 from smolsum.llm.endpoints import Endpoint
