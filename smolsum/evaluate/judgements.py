@@ -1,5 +1,5 @@
 """The questions to a judge about an evaluation, the judgements in its folder, and the numbers made of them: an
-example's columns, the means of a split, the noise between rounds, and the agreement of two judges.
+example's columns, the means of a split, the noise between rounds, the agreement of two judges, and what a summary says.
 
 judgements.jsonl   a JSON line for each (example, round, metric), failures too; only ever appended to, and the last line
                    of a question counts
@@ -155,6 +155,50 @@ class Ledger:
         self.usage["calls"] += judgement.attempts
         self.usage["input_tokens"] += judgement.input_tokens
         self.usage["output_tokens"] += judgement.output_tokens
+
+
+@dataclass(frozen=True)
+class Judged:
+    """All judgements of an evaluation by one judge, by example."""
+
+    spec: JudgeSpec
+    judgements: Mapping[str, Sequence[Judgement]]
+    missing: Sequence[Judgement]
+    """the questions without a score, each with the reason"""
+    usage: Mapping[str, float | int | None]
+    """calls and tokens of all times that it was asked, dollars with known prices, scores from the cache"""
+
+    def columns(self, criteria: Sequence[Criterion]) -> dict[str, dict[str, Any]]:
+        """Return the judged columns of each example, as in a scores file."""
+        return {key: judged_columns(criteria, self.spec.rounds, found) for key, found in self.judgements.items()}
+
+
+def judge_facts(criteria: Sequence[Criterion], judged: Judged, second: Judged | None = None) -> dict[str, Any]:
+    """Return what a summary says of a judge: its specification, usage, missing judgements and noise, and the same of a
+    second judge, with the `agreement` of the two for each metric and the composite, over the examples' means."""
+    spec, columns, names = judged.spec, judged.columns(criteria), (*(c.name for c in criteria), COMPOSITE)
+    compared: dict[str, Any] = {}
+    if second is not None and second.spec.judge != spec.judge:
+        others = second.columns(criteria)
+        agreed = {
+            name: agreement(*({key: row[name] for key, row in rows.items()} for rows in (columns, others)))
+            for name in names
+        }
+        compared["second"] = judge_facts(criteria, second) | {"agreement": agreed}
+    return {
+        "model": spec.model,
+        "endpoint": spec.endpoint,
+        "rounds": spec.rounds,
+        "prompts": dict(spec.prompts),
+        "thresholds": {c.name: c.threshold for c in criteria},
+        "usage": dict(judged.usage),
+        "missing": [
+            {"id": j.id, "round": j.round, "metric": j.metric, "error": j.error, "attempts": j.attempts}
+            for j in judged.missing
+        ],
+        "noise": {name: judge_noise([row["rounds"][name] for row in columns.values()]) for name in names},
+        **compared,
+    }
 
 
 def judged_columns(criteria: Sequence[Criterion], rounds: int, judgements: Iterable[Judgement]) -> dict[str, Any]:

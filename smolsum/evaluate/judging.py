@@ -1,4 +1,4 @@
-"""The judge of an evaluation: its cost, asking it, recalling what it said before, and what a summary says of it."""
+"""The judge of an evaluation: its cost, asking it, and recalling what it said before."""
 
 from __future__ import annotations
 
@@ -14,21 +14,13 @@ from smolsum import console
 from smolsum.console import Meter
 from smolsum.errors import SmolsumError
 from smolsum.evaluate.judge_cost import Estimate, JudgeCost
-from smolsum.evaluate.judgements import (
-    JudgeQuestion,
-    JudgeSpec,
-    Ledger,
-    agreement,
-    judge_noise,
-    judge_spec,
-    judged_columns,
-)
+from smolsum.evaluate.judgements import Judged, JudgeQuestion, JudgeSpec, Ledger, judge_facts, judge_spec
 from smolsum.llm.client import Answer, ChatClient
 from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import RequestOutcome, RequestPolicy, ask_all
 from smolsum.runs.evaluation_records import SUMMARY, Judgement
 from smolsum.runs.record_io import has_scores, read_object
-from smolsum.types import COMPOSITE, Criterion, RolloutGroup
+from smolsum.types import Criterion, RolloutGroup
 
 CHARACTERS_A_TOKEN = 4
 OUTPUT_TOKENS = 750
@@ -60,22 +52,6 @@ class JudgeOptions:
     """whether to ask again what other evaluations have paid for"""
     by_flag: bool = False
     """whether a flag asks for a judge, and not only the environment: a task without criteria then refuses it"""
-
-
-@dataclass(frozen=True)
-class Judged:
-    """All judgements of an evaluation by one judge, by example."""
-
-    spec: JudgeSpec
-    judgements: Mapping[str, Sequence[Judgement]]
-    missing: Sequence[Judgement]
-    """the questions without a score, each with the reason"""
-    usage: Mapping[str, float | int | None]
-    """calls and tokens of all times that it was asked, dollars with known prices, scores from the cache"""
-
-    def columns(self, criteria: Sequence[Criterion]) -> dict[str, dict[str, Any]]:
-        """Return the judged columns of each example, as in a scores file."""
-        return {key: judged_columns(criteria, self.spec.rounds, found) for key, found in self.judgements.items()}
 
 
 @dataclass(frozen=True)
@@ -139,9 +115,8 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
             except SmolsumError as error:
                 failure = error
             ledger.take_from_cache(questions)  # the same texts in another example
-        judged = _recall(job, spec, ledger)
     dollars = geval.dollars(endpoint.model, ledger.usage["input_tokens"], ledger.usage["output_tokens"])
-    return replace(judged, usage={**judged.usage, "dollars": dollars}), failure
+    return _recall(job, spec, ledger, dollars), failure
 
 
 async def _estimate(todo: Sequence[JudgeQuestion], criteria: Sequence[Criterion], endpoint: Endpoint) -> Estimate:
@@ -202,14 +177,14 @@ def _judged(wanted: Judgement, outcome: RequestOutcome) -> Judgement:
     )
 
 
-def _recall(job: JudgeJob, spec: JudgeSpec, ledger: Ledger) -> Judged:
-    """Return the known judgements; ask nothing."""
+def _recall(job: JudgeJob, spec: JudgeSpec, ledger: Ledger, dollars: float | None) -> Judged:
+    """Return the known judgements, which cost so much; ask nothing."""
     judgements: dict[str, list[Judgement]] = {}
     for wanted in (question.wanted for question in spec.questions(job.groups, job.criteria)):
         judgements.setdefault(wanted.id, []).append(ledger.find(wanted) or ledger.last(wanted) or wanted)
     every = [j for found in judgements.values() for j in found]
     cached = sum(j.score is not None and j.attempts == 0 for j in every)
-    usage = {**ledger.usage, "cached": cached, "dollars": None}
+    usage = {**ledger.usage, "cached": cached, "dollars": dollars}
     return Judged(spec, judgements, [j for j in every if j.score is None], usage)
 
 
@@ -230,9 +205,7 @@ def _recall_judge(job: JudgeJob, facts: Mapping[str, Any]) -> Judged | None:
     if set(facts.get("prompts", ())) != {c.name for c in job.criteria}:
         return None
     spec = JudgeSpec(facts["model"], facts["rounds"], facts["prompts"], facts.get("endpoint", ""))
-    with Ledger(job.folder, spec.judge, job.remedy) as ledger:
-        judged = _recall(job, spec, ledger)
-    return replace(judged, usage={**judged.usage, "dollars": facts["usage"].get("dollars")})
+    return _recall(job, spec, Ledger(job.folder, spec.judge, job.remedy), facts["usage"].get("dollars"))
 
 
 def _facts_before(job: JudgeJob) -> dict[str, Any]:
@@ -240,31 +213,3 @@ def _facts_before(job: JudgeJob) -> dict[str, Any]:
     if not has_scores(job.folder):
         return {}
     return read_object(path, hint=f"remove {path} and evaluate again").get("judging") or {}
-
-
-def judge_facts(criteria: Sequence[Criterion], judged: Judged, second: Judged | None = None) -> dict[str, Any]:
-    """Return what a summary says of a judge: its specification, usage, missing judgements and noise, and the same of a
-    second judge, with the `agreement` of the two for each metric and the composite, over the examples' means."""
-    spec, columns, names = judged.spec, judged.columns(criteria), (*(c.name for c in criteria), COMPOSITE)
-    compared: dict[str, Any] = {}
-    if second is not None and second.spec.judge != spec.judge:
-        others = second.columns(criteria)
-        agreed = {
-            name: agreement(*({key: row[name] for key, row in rows.items()} for rows in (columns, others)))
-            for name in names
-        }
-        compared["second"] = judge_facts(criteria, second) | {"agreement": agreed}
-    return {
-        "model": spec.model,
-        "endpoint": spec.endpoint,
-        "rounds": spec.rounds,
-        "prompts": dict(spec.prompts),
-        "thresholds": {c.name: c.threshold for c in criteria},
-        "usage": dict(judged.usage),
-        "missing": [
-            {"id": j.id, "round": j.round, "metric": j.metric, "error": j.error, "attempts": j.attempts}
-            for j in judged.missing
-        ],
-        "noise": {name: judge_noise([row["rounds"][name] for row in columns.values()]) for name in names},
-        **compared,
-    }

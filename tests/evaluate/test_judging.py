@@ -12,8 +12,8 @@ from support.refusals import refuses
 from smolsum import console
 from smolsum.errors import InterruptedRun, SmolsumError
 from smolsum.evaluate.judge_cost import JudgeCost
-from smolsum.evaluate.judgements import JUDGEMENTS, judged_summary
-from smolsum.evaluate.judging import Judged, JudgeJob, JudgeOptions, ask_judge, judge_facts
+from smolsum.evaluate.judgements import JUDGEMENTS, Judged, judge_facts, judged_summary
+from smolsum.evaluate.judging import JudgeJob, JudgeOptions, ask_judge
 from smolsum.files import read_jsonl
 from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import MAX_CONSECUTIVE_FAILURES, RequestPolicy
