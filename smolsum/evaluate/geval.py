@@ -73,7 +73,7 @@ def dollars(model: str, input_tokens: int, output_tokens: int) -> float | None:
 
 
 class _PromptKeeper(DeepEvalBaseLLM):  # type: ignore[misc]  # DeepEval is untyped
-    """Stands in for a model of DeepEval: keeps the prompt and the class of the answer, and asks nobody."""
+    """Stands in for a model of DeepEval: keeps the prompt and the class of the answer, and asks nothing."""
 
     prompt = ""
     schema: Any = None

@@ -89,8 +89,8 @@ def obtain(
     note: Callable[[str], None],
 ) -> list[RolloutGroup]:
     """Return `samples` completions for each prompt, in the prompts' order: from the folder, else from another
-    evaluation in `runs_dir` (None: from no other), which `note` is told, else from `completer`, which is only called if
-    one is missing; new ones are saved as they come, and all are counted.
+    evaluation in `runs_dir` (None: from no other), about which `note` gets a sentence, else from `completer`, which is
+    only called if one is missing; new ones are saved as they come, and all are counted.
 
     Raises UsageError if the folder's are of another `origin`.
     """
