@@ -1,13 +1,16 @@
 """Completions that are not made here. By models behind an endpoint: measured as a policy of our own is, with the same
-prompts and questions, in one table. By workers: the same as here, whatever becomes of the workers."""
+prompts and questions, in one table, also where readers and corruptors are such models. By workers: the same as here,
+whatever becomes of the workers."""
 
 import json
+import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from support.calls import Call, done
 from support.data_files import lines
@@ -19,8 +22,9 @@ from support.training import PATIENCE_S, SIZES, start, trained
 
 from smolsum.cli.main import main
 from smolsum.config.sections import DataConfig
-from smolsum.errors import SmolsumError
+from smolsum.errors import SmolsumError, UnreachableError
 from smolsum.files import read_jsonl
+from smolsum.runs.record_io import read_summary
 from smolsum.tasks.data import load_split
 from smolsum.tasks.doc_qa.documents import from_facts, known_forms
 from smolsum.tasks.doc_qa.reader import read
@@ -43,6 +47,9 @@ def cells(page: str) -> list[dict[str, Any]]:
 
 def summary(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "summary.json").read_text()))
+
+
+Evaluate = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -203,6 +210,63 @@ def test_no_prompt_is_compared_on_data_that_bring_theirs(tmp_path: Path, call: C
     lines(tmp_path / "test.jsonl", [{"messages": chat}])
     command = ["baseline", "--model=tiny", "--judge=none", "--prompt=50-words", f"--set=data.path={tmp_path}"]
     assert_refused(call(*command), "1 of 1 chats of the test split", "'50-words'")
+
+
+def silent(prompt: str, before: int) -> Reply:
+    """A reader that finds nothing, and a grader that is never content."""
+    return answer(json.dumps({"right": False} if prompt.startswith("Somebody was asked") else {"answer": None}))
+
+
+@pytest.fixture
+def evaluate(data: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
+    """`smolsum eval` as in a process of its own, with an endpoint in the environment."""
+
+    def invoke(url: str, *more: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        clients_of.cache_clear()
+        sets = [f"data.path={data}", "sampling.max_new_tokens=8", "train.eval_batch=50"]
+        return call("eval", "builtin:tiny", "--runs-dir=.", *(f"--set={key}" for key in sets), *more)
+
+    return invoke
+
+
+ASKED = ("--task=doc-qa", "--set=task.reader=judge-a", "--set=task.system_prompt=")
+
+
+def test_readers_elsewhere_do_not_compare(evaluate: Evaluate, call: Call) -> None:
+    """Two servers may call anything judge-a: evaluations by both are refused, with who they were; by one they are not,
+    and what one measured is not measured over by the other."""
+    with serving(mischief=silent) as one, serving(mischief=silent) as other:
+        for name, server in (("a", one), ("again", one), ("b", other)):
+            done(evaluate(server.url, *ASKED, "--name", name))
+        done(call("stats", "--paired", "./a", "./again"))
+        both = [f"reader judge-a at {url}, grader judge-a at {url}" for url in (one.url, other.url)]
+        assert_refused(call("stats", "--paired", "./a", "./b"), " against ".join(both))
+        assert_refused(evaluate(other.url, *ASKED, "--name", "a"), "something else: task.reader")
+
+
+def test_a_reader_may_move_while_nothing_is_measured(evaluate: Evaluate) -> None:
+    """Completions are kept over an outage, and read by the reader that answers then."""
+    command = (*ASKED, "--set=task.wait_s=0.1", "--name", "a")
+    assert_refused(evaluate("http://127.0.0.1:9/v1", *command), "127.0.0.1:9", error=UnreachableError)
+    with serving(mischief=silent) as server:
+        done(evaluate(server.url, *command))
+        assert (read_summary(Path("a")).task or {})["reader"] == f"judge-a at {server.url}"
+
+
+def text_of(prompt: str) -> str:
+    return re.search(r"Text:\n(.*)", prompt, re.S)[1]  # type: ignore[index]
+
+
+def test_only_the_split_is_corrupted(data: Path, evaluate: Evaluate) -> None:
+    """Texts of the other splits cost requests only in training."""
+
+    def worse(prompt: str, before: int) -> Reply:
+        return answer(json.dumps({"text": text_of(prompt).replace("my", "the").replace("My", "The") + " Or not."}))
+
+    with serving(mischief=worse) as server:
+        done(evaluate(server.url, "--task=ab-judge", "--set=task.corruptor=judge-a", "--name", "pairs"))
+        assert {text_of(prompt) for _, prompt in server.asked} == set(pl.read_parquet(data / "test.parquet")["prompt"])
 
 
 LORA = {"lora__rank": 4, "lora__keys": "self_attn.q_proj"}
