@@ -17,11 +17,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from smolsum.evaluate.judgements import Item
+from smolsum.evaluate.judge_cost import JudgeCost
 from smolsum.evaluate.judging import JudgeJob, JudgeOptions, ask_judge
 from smolsum.llm.endpoints import Endpoint
-from smolsum.llm.request_policy import RetryPolicy
+from smolsum.llm.request_policy import RequestPolicy
 from smolsum.tasks.tldr.criteria import CRITERIA
+from smolsum.types import Prompt, Rollout, RolloutGroup
 
 SERVER = Path(__file__).parents[1] / "tests" / "support" / "judge_server.py"
 POST = "My flatmate sold my bike on Monday. She says it was hers, and I have the receipt. What can I do? " * 10
@@ -29,11 +30,18 @@ POST = "My flatmate sold my bike on Monday. She says it was hers, and I have the
 
 def ours(url: str, calls: int, concurrency: int) -> float:
     """Return the seconds for all calls through smolsum, with every judgement written to disk."""
-    items = [Item(f"post-{n}", f"{n} {POST}", f"Summary {n}.", ()) for n in range(calls // len(CRITERIA))]
+    groups = [
+        RolloutGroup(
+            Prompt(f"post-{n}", ({"role": "user", "content": f"{n} {POST}"},), (), (), {}),
+            (Rollout((), (), "stop", 0, "", 0, f"Summary {n}."),),
+        )
+        for n in range(calls // len(CRITERIA))
+    ]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
-        job, endpoint = JudgeJob(Path(folder), items, CRITERIA, "again"), Endpoint(url, "judge-a")
-        options = JudgeOptions(endpoint, None, 1, concurrency, RetryPolicy(), lambda name, estimate: True)
+        job, endpoint = JudgeJob(Path(folder), groups, CRITERIA, "again"), Endpoint(url, "judge-a")
+        cost = JudgeCost(None, agreed=True, quiet=True)
+        options = JudgeOptions(endpoint, None, 1, RequestPolicy(concurrency=concurrency), cost)
         began = time.perf_counter()
         judged, failure = ask_judge(job, endpoint, options)
         seconds = time.perf_counter() - began

@@ -64,11 +64,11 @@ def baseline(
         from smolsum.evaluate.evaluated_model import baseline_targets
         from smolsum.evaluate.sampling import ApiModel
         from smolsum.llm.endpoints import POLICY, find_endpoint
-        from smolsum.llm.request_policy import RetryPolicy
+        from smolsum.llm.request_policy import RequestPolicy
 
         endpoints = [find_endpoint(one, os.environ, POLICY) for one in api or []]
-        policy = RetryPolicy(flags.attempts, flags.deadline)
-        apis = [ApiModel(endpoint, policy, flags.concurrency) for endpoint in endpoints]
+        requests = RequestPolicy(flags.attempts, flags.deadline, concurrency=flags.concurrency)
+        apis = [ApiModel(endpoint, requests) for endpoint in endpoints]
         targets = [
             target
             for options in flags.for_targets(task)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from smolsum import console
-from smolsum.cli.judge_cost import CostLimitError, JudgeCost
 from smolsum.cli.options import (
     Invocation,
     OutputFlags,
@@ -25,6 +24,7 @@ from smolsum.cli.options import (
     worker_list,
 )
 from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError, UsageError
+from smolsum.evaluate.judge_cost import CostLimitError, JudgeCost
 from smolsum.types import DEFAULT_ROUNDS
 
 if TYPE_CHECKING:
@@ -150,14 +150,13 @@ def judge_options(flags: MeasureFlags, *, quiet: bool, environ: Mapping[str, str
         raise itself
 
     from smolsum.evaluate.judging import JudgeOptions
-    from smolsum.llm.request_policy import RetryPolicy
+    from smolsum.llm.request_policy import RequestPolicy
 
     return JudgeOptions(
         endpoint=judge,
         second=other,
         rounds=flags.rounds,
-        concurrency=flags.concurrency,
-        retry=RetryPolicy(attempts=flags.attempts, deadline_s=flags.deadline),
+        requests=RequestPolicy(flags.attempts, flags.deadline, concurrency=flags.concurrency),
         cost=JudgeCost(flags.max_cost, agreed=flags.yes, quiet=quiet),
         fresh=flags.fresh,
         by_flag=bool(flags.judge or second),

@@ -1,4 +1,4 @@
-"""The judge of an evaluation: its cost, asking it, recalling what it said before, and what a summary says of it."""
+"""The judge of an evaluation: its cost, asking it, and recalling what it said before."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
+
+import msgspec
 
 from smolsum import console
 from smolsum.console import Meter
 from smolsum.errors import SmolsumError
-from smolsum.evaluate.judge_metrics import agreement, judge_noise, judged_columns
-from smolsum.evaluate.judgements import Item, JudgeQuestion, JudgeSpec, Ledger, judge_spec
-from smolsum.llm.client import ChatClient, unknown_model
+from smolsum.evaluate.judge_cost import Estimate, JudgeCost
+from smolsum.evaluate.judgements import Judged, JudgeQuestion, JudgeSpec, Ledger, judge_facts, judge_spec
+from smolsum.llm.client import Answer, ChatClient
 from smolsum.llm.endpoints import Endpoint
-from smolsum.llm.request_policy import Requester, RequestOutcome, RetryPolicy, ask_all
+from smolsum.llm.request_policy import RequestOutcome, RequestPolicy, ask_all
 from smolsum.runs.evaluation_records import SUMMARY, Judgement
 from smolsum.runs.record_io import has_scores, read_object
-from smolsum.types import COMPOSITE, Criterion
-
-if TYPE_CHECKING:
-    from smolsum.evaluate.geval import Verdict
+from smolsum.types import Criterion, RolloutGroup
 
 CHARACTERS_A_TOKEN = 4
 OUTPUT_TOKENS = 750
@@ -30,36 +29,14 @@ OUTPUT_TOKENS = 750
 
 @dataclass(frozen=True)
 class JudgeJob:
-    """What is judged, and where the judgements go; `remedy` is the command that continues."""
+    """What is judged, the first completion of each prompt, and where the judgements go; `remedy` is the command that
+    continues."""
 
     folder: Path
-    items: Sequence[Item]
+    groups: Sequence[RolloutGroup]
     criteria: Sequence[Criterion]
     remedy: str
     quiet: bool = True
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """The calls, tokens and US dollars of the missing judgements, at one call each; no dollars without known prices."""
-
-    calls: int
-    input_tokens: int
-    output_tokens: int
-    dollars: float | None
-
-
-class Cost(Protocol):
-    """Who is said what judging costs, and may end it."""
-
-    evaluations_left: int
-    """that are judged in this command, with the one under way"""
-
-    def approve(self, judge: str, estimate: Estimate) -> None:
-        """Called with a judge's name before the first question; raises SmolsumError to ask nothing."""
-
-    def pay(self, dollars: float) -> None:
-        """Called with what each answer cost, where prices are known; raises SmolsumError to ask no more."""
 
 
 @dataclass(frozen=True)
@@ -69,29 +46,12 @@ class JudgeOptions:
     endpoint: Endpoint
     second: Endpoint | None
     rounds: int
-    concurrency: int
-    retry: RetryPolicy
-    cost: Cost
+    requests: RequestPolicy
+    cost: JudgeCost
     fresh: bool = False
     """whether to ask again what other evaluations have paid for"""
     by_flag: bool = False
     """whether a flag asks for a judge, and not only the environment: a task without criteria then refuses it"""
-
-
-@dataclass(frozen=True)
-class Judged:
-    """All judgements of an evaluation by one judge, by example."""
-
-    spec: JudgeSpec
-    judgements: Mapping[str, Sequence[Judgement]]
-    missing: Sequence[Judgement]
-    """the questions without a score, each with the reason"""
-    usage: Mapping[str, float | int | None]
-    """calls and tokens of all times that it was asked, dollars with known prices, scores from the cache"""
-
-    def columns(self, criteria: Sequence[Criterion]) -> dict[str, dict[str, Any]]:
-        """Return the judged columns of each example, as in a scores file."""
-        return {key: judged_columns(criteria, self.spec.rounds, found) for key, found in self.judgements.items()}
 
 
 @dataclass(frozen=True)
@@ -116,15 +76,16 @@ def judge(job: JudgeJob, options: JudgeOptions | None) -> JudgeResult:
                 hint=f"{job.remedy} asks again",
             )
         return replace(_recall_last(job), failure=failure)
-    facts = judge_facts(job.criteria, judged)
+    second = None
     if options.second is None:
-        return JudgeResult(judged, facts | _recall_second(job, judged), failure)
-    try:
-        other, second_failure = ask_judge(job, options.second, options)
-        facts |= _second_facts(job, judged, other)
-    except SmolsumError as error:  # the first judge's scores stay
-        second_failure = error
-    return JudgeResult(judged, facts, failure or second_failure)
+        second = _recall_judge(job, _facts_before(job).get("second") or {})
+    else:
+        try:
+            second, second_failure = ask_judge(job, options.second, options)
+        except SmolsumError as error:  # the first judge's scores stay
+            second_failure = error
+        failure = failure or second_failure
+    return JudgeResult(judged, judge_facts(job.criteria, judged, second), failure)
 
 
 def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple[Judged, SmolsumError | None]:
@@ -137,41 +98,37 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
         console.narrate(f"judge {endpoint.model}: starting")  # DeepEval takes seconds to import
     from smolsum.evaluate import geval
 
-    spec, prices = judge_spec(endpoint, options.rounds, job.criteria), geval.prices(endpoint.model)
-    questions = spec.questions(job.items, job.criteria)
+    spec = judge_spec(endpoint, options.rounds, job.criteria)
+    questions = spec.questions(job.groups, job.criteria)
     failure = None
     with (
         Ledger(job.folder, endpoint.name, job.remedy, fresh=options.fresh) as ledger,
         Meter(f"judging {endpoint.model}", len(questions), quiet=job.quiet) as meter,
     ):
         ledger.take_from_cache(questions)
-        todo = list({question.key: question for question in questions if ledger.find(question) is None}.values())
+        todo = list({q.wanted.key: q for q in questions if ledger.find(q.wanted) is None}.values())
         if todo:
-            estimate, listed = asyncio.run(_estimate(todo, job.criteria, endpoint, prices))
+            estimate = asyncio.run(_estimate(todo, job.criteria, endpoint))
             options.cost.approve(endpoint.model, estimate)  # outside of the event loop, which would delay Ctrl-C
-            done = len(questions) - len(todo)
             try:
-                asyncio.run(_ask(todo, job.criteria, endpoint, options, ledger, done, meter, prices))
+                asyncio.run(_ask(todo, job.criteria, endpoint, options, ledger, meter, len(questions) - len(todo)))
             except SmolsumError as error:
-                failure = unknown_model(endpoint, listed, error)
+                failure = error
             ledger.take_from_cache(questions)  # the same texts in another example
-        judged = _recall(job, spec, ledger)
-    dollars = _dollars(ledger.usage["input_tokens"], ledger.usage["output_tokens"], prices)
-    return replace(judged, usage={**judged.usage, "dollars": dollars}), failure
+    dollars = geval.dollars(endpoint.model, ledger.usage["input_tokens"], ledger.usage["output_tokens"])
+    return _recall(job, spec, ledger, dollars), failure
 
 
-async def _estimate(
-    todo: Sequence[JudgeQuestion], criteria: Sequence[Criterion], endpoint: Endpoint, prices: tuple[float, float] | None
-) -> tuple[Estimate, list[str]]:
-    """Return the cost of the questions, and the models that the endpoint lists, once it has taken the key."""
+async def _estimate(todo: Sequence[JudgeQuestion], criteria: Sequence[Criterion], endpoint: Endpoint) -> Estimate:
+    """Return the cost of the questions, once the endpoint has taken the key."""
     from smolsum.evaluate import geval
 
     async with ChatClient(endpoint, connections=1) as client:
-        listed = await client.models()
-    empty = {c.name: len(await geval.prompt_of(c, dict.fromkeys(c.sees, "x"))) for c in criteria}
-    characters = sum(empty[q.metric] + sum(map(len, q.texts.values())) for q in todo)
+        await client.models()
+    empty = {c.name: len((await geval.judge_call(c, dict.fromkeys(c.sees, "x"))).prompt) for c in criteria}
+    characters = sum(empty[q.wanted.metric] + sum(map(len, q.texts.values())) for q in todo)
     tokens = characters // CHARACTERS_A_TOKEN, OUTPUT_TOKENS * len(todo)
-    return Estimate(len(todo), *tokens, _dollars(*tokens, prices)), listed
+    return Estimate(len(todo), *tokens, geval.dollars(endpoint.model, *tokens))
 
 
 async def _ask(
@@ -180,67 +137,54 @@ async def _ask(
     endpoint: Endpoint,
     options: JudgeOptions,
     ledger: Ledger,
-    done: int,
     meter: Meter,
-    prices: tuple[float, float] | None,
+    done: int,
 ) -> None:
     """Ask on one client, and record each outcome."""
     from smolsum.evaluate import geval
 
     by_name, failed = {c.name: c for c in criteria}, 0
-    async with ChatClient(endpoint, connections=options.concurrency) as client:
-        g_eval = geval.Judge(client)
+    async with ChatClient(endpoint, connections=options.requests.concurrency) as client:
 
-        async def ask(question: JudgeQuestion) -> Verdict:
-            return await g_eval.score(by_name[question.metric], question.texts)
+        async def ask(question: JudgeQuestion) -> Answer:
+            return await client.ask(await geval.judge_call(by_name[question.wanted.metric], question.texts))
 
-        def record(question: JudgeQuestion, outcome: RequestOutcome[Verdict]) -> None:
+        def record(question: JudgeQuestion, outcome: RequestOutcome) -> None:
             nonlocal done, failed
-            ledger.record(_outcome(question, outcome, endpoint))
-            done, failed = done + 1, failed + (outcome.found is None)
+            ledger.record(_judged(question.wanted, outcome))
+            done, failed = done + 1, failed + (outcome.answer is None)
             meter.to(done, f"failed {failed}" if failed else "")
-            options.cost.pay(_dollars(outcome.input_tokens, outcome.output_tokens, prices) or 0.0)
+            options.cost.pay(geval.dollars(endpoint.model, outcome.input_tokens, outcome.output_tokens) or 0.0)
 
         meter.to(done)
-        requester = Requester("judge", endpoint.name, "score", "evaluate again: only what is missing is asked")
         await ask_all(
-            todo, ask, requester,
-            retry=options.retry, concurrency=options.concurrency, record=record, failed_before=ledger.failed,
+            todo, ask, endpoint, options.requests, record=record, failed_before=ledger.failed,
+            remedy="evaluate again: only what is missing is asked",
         )  # fmt: skip
 
 
-def _outcome(question: JudgeQuestion, outcome: RequestOutcome[Verdict], endpoint: Endpoint) -> Judgement:
-    found = outcome.found
-    return Judgement(
-        id=question.id,
-        round=question.round,
-        metric=question.metric,
-        judge=endpoint.name,
-        key=question.key,
-        score=found.score if found else None,
-        reason=found.reason if found else "",
+def _judged(wanted: Judgement, outcome: RequestOutcome) -> Judgement:
+    score, reason = outcome.answer.value if outcome.answer else (None, "")
+    return msgspec.structs.replace(
+        wanted,
+        score=score,
+        reason=reason,
         error=str(outcome.failure) if outcome.failure else "",
         attempts=outcome.attempts,
         seconds=outcome.seconds,
         input_tokens=outcome.input_tokens,
         output_tokens=outcome.output_tokens,
-        endpoint=endpoint.address,
     )
 
 
-def _dollars(input_tokens: int, output_tokens: int, prices: tuple[float, float] | None) -> float | None:
-    return None if prices is None else input_tokens * prices[0] + output_tokens * prices[1]
-
-
-def _recall(job: JudgeJob, spec: JudgeSpec, ledger: Ledger) -> Judged:
-    """Return the known judgements; ask nothing."""
+def _recall(job: JudgeJob, spec: JudgeSpec, ledger: Ledger, dollars: float | None) -> Judged:
+    """Return the known judgements, which cost so much; ask nothing."""
     judgements: dict[str, list[Judgement]] = {}
-    for q in spec.questions(job.items, job.criteria):
-        unknown = Judgement(q.id, q.round, q.metric, spec.judge, q.key, None, error="not asked yet")
-        judgements.setdefault(q.id, []).append(ledger.find(q) or ledger.last(q) or unknown)
+    for wanted in (question.wanted for question in spec.questions(job.groups, job.criteria)):
+        judgements.setdefault(wanted.id, []).append(ledger.find(wanted) or ledger.last(wanted) or wanted)
     every = [j for found in judgements.values() for j in found]
     cached = sum(j.score is not None and j.attempts == 0 for j in every)
-    usage = {**ledger.usage, "cached": cached, "dollars": None}
+    usage = {**ledger.usage, "cached": cached, "dollars": dollars}
     return Judged(spec, judgements, [j for j in every if j.score is None], usage)
 
 
@@ -252,14 +196,8 @@ def _recall_last(job: JudgeJob) -> JudgeResult:
         return JudgeResult(None, {})
     if not job.quiet:
         console.narrate(f"keeping the scores that {judged.spec.model} gave before")
-    facts = judge_facts(job.criteria, judged)
-    return JudgeResult(judged, then | facts | _recall_second(job, judged))
-
-
-def _recall_second(job: JudgeJob, judged: Judged) -> dict[str, Any]:
-    """Return the facts of the second judge of an earlier evaluation in this folder."""
-    second = _recall_judge(job, _facts_before(job).get("second") or {})
-    return {} if second is None or second.spec.judge == judged.spec.judge else _second_facts(job, judged, second)
+    second = _recall_judge(job, then.get("second") or {})
+    return JudgeResult(judged, then | judge_facts(job.criteria, judged, second))
 
 
 def _recall_judge(job: JudgeJob, facts: Mapping[str, Any]) -> Judged | None:
@@ -267,9 +205,7 @@ def _recall_judge(job: JudgeJob, facts: Mapping[str, Any]) -> Judged | None:
     if set(facts.get("prompts", ())) != {c.name for c in job.criteria}:
         return None
     spec = JudgeSpec(facts["model"], facts["rounds"], facts["prompts"], facts.get("endpoint", ""))
-    with Ledger(job.folder, spec.judge, job.remedy) as ledger:
-        judged = _recall(job, spec, ledger)
-    return replace(judged, usage={**judged.usage, "dollars": facts["usage"].get("dollars")})
+    return _recall(job, spec, Ledger(job.folder, spec.judge, job.remedy), facts["usage"].get("dollars"))
 
 
 def _facts_before(job: JudgeJob) -> dict[str, Any]:
@@ -277,41 +213,3 @@ def _facts_before(job: JudgeJob) -> dict[str, Any]:
     if not has_scores(job.folder):
         return {}
     return read_object(path, hint=f"remove {path} and evaluate again").get("judging") or {}
-
-
-def judge_facts(criteria: Sequence[Criterion], judged: Judged) -> dict[str, Any]:
-    """Return what a summary says of a judge: its specification, usage, missing judgements, and noise."""
-    spec, columns = judged.spec, judged.columns(criteria)
-    return {
-        "model": spec.model,
-        "endpoint": spec.endpoint,
-        "rounds": spec.rounds,
-        "prompts": dict(spec.prompts),
-        "thresholds": {c.name: c.threshold for c in criteria},
-        "usage": dict(judged.usage),
-        "missing": [
-            {"id": j.id, "round": j.round, "metric": j.metric, "error": j.error, "attempts": j.attempts}
-            for j in judged.missing
-        ],
-        "noise": {name: judge_noise([row["rounds"][name] for row in columns.values()]) for name in _names(criteria)},
-    }
-
-
-def _second_facts(job: JudgeJob, judged: Judged, other: Judged) -> dict[str, Any]:
-    agreed = judges_agreement(job.criteria, judged, other)
-    return {"second": judge_facts(job.criteria, other) | {"agreement": agreed}}
-
-
-def judges_agreement(
-    criteria: Sequence[Criterion], first: Judged, second: Judged
-) -> dict[str, dict[str, float | int | None]]:
-    """Return `agreement` for each metric and the composite, over the examples' means."""
-    a, b = first.columns(criteria), second.columns(criteria)
-    return {
-        name: agreement({key: row[name] for key, row in a.items()}, {key: row[name] for key, row in b.items()})
-        for name in _names(criteria)
-    }
-
-
-def _names(criteria: Sequence[Criterion]) -> tuple[str, ...]:
-    return (*(c.name for c in criteria), COMPOSITE)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,10 @@ from smolsum.config.sections import Config
 from smolsum.console import Meter
 from smolsum.errors import UsageError
 from smolsum.evaluate.evaluated_model import Target
-from smolsum.evaluate.judge_metrics import judged_summary
-from smolsum.evaluate.kept_completions import completions_key, find_kept
+from smolsum.evaluate.judgements import judged_summary
 from smolsum.evaluate.prompt_encoding import encode_prompts, meteor_matching, split_fingerprints
 from smolsum.evaluate.sampling import GREEDY, DecodingSettings, complete, complete_by_api, complete_by_workers
-from smolsum.evaluate.storage import KEY, TASK, WEIGHTS, Completer, obtain, write_scores
+from smolsum.evaluate.storage import KEY, TASK, WEIGHTS, Completer, find_kept, obtain, write_scores
 from smolsum.evaluate.tables import describe_task, error_shares, show_judged, show_measured, show_unjudged, with_judge
 from smolsum.files import digest, locked
 from smolsum.policy.load import Policy
@@ -94,13 +94,19 @@ class EvaluationJob:
         }
 
     def _key(self, asked: Mapping[str, Any]) -> str:
-        """Return the fingerprint of the completions, which all evaluations of a model share; empty for a checkpoint
-        that only its run knows, and for a model behind an endpoint."""
+        """Return the fingerprint of all that decides the completions, which all evaluations of a model share: place,
+        machine and engine are no part of it. Empty for a checkpoint that only its run knows, and for a model behind an
+        endpoint."""
         weights = str(self.provenance["model"]["weights"])
         if weights.startswith(BEHIND) or (self.step is not None and self.trained is None):
             return ""
         own = f"{weights} {self.trained}" if self.trained else weights
-        return completions_key(self.policy, own, self.config.model.quantize, asked)
+        architecture = [self.policy.config, sorted(self.policy.eos_ids), self.policy.dtype, self.config.model.quantize]
+        return digest([own, architecture, asked, version("smolsum")])
+
+    def kept_in(self) -> Path | None:
+        """Return where completions of the same model may be; None where all are to be made."""
+        return None if self.config.train.fresh_evaluations else self.runs_dir
 
     @property
     def weights(self) -> str:
@@ -141,26 +147,13 @@ def score(
     The function of `showing` gets the count of completions as they come, `note` a sentence on those that another
     evaluation has made.
     """
-    folder, task, samples = job.folder, job.task, job.decoding.samples
-    made_from, prompts = job.made_from, job.prompts
-
-    def elsewhere(missing: Sequence[Prompt]) -> list[RolloutGroup]:
-        if job.config.train.fresh_evaluations:
-            return []
-        kept, folders = find_kept(missing, samples, key=made_from[KEY], runs_dir=job.runs_dir, but=folder)
-        if kept:
-            names = ", ".join(str(one) for one in folders)
-            note(
-                f"{job.label}: the completions of {len(kept)} of {len(prompts)} prompts are taken from {names}, which "
-                "evaluated the same model in the same way"
-            )
-        return kept
-
+    folder, task, samples, prompts = job.folder, job.task, job.decoding.samples, job.prompts
     with showing as show:
         counter = SamplingCounter(len(prompts) * samples, show)
         groups = obtain(
-            folder, prompts, made_from, completer, job.remedy, counter=counter, samples=samples, elsewhere=elsewhere
-        )
+            folder, prompts, job.made_from, completer, job.remedy, counter=counter, samples=samples,
+            runs_dir=job.kept_in(), note=lambda text: note(f"{job.label}: {text}"),
+        )  # fmt: skip
     task.evaluation.ask_ahead([(g.prompt, rollout) for g in groups for rollout in g.rollouts], job.config)
     measured = [[job.measure(g.prompt, rollout) for rollout in g.rollouts] for g in groups]
     split = {"split": job.split, "data": job.provenance["data"][job.split]["fingerprint"]}
@@ -198,11 +191,9 @@ def evaluate(target: Target, *, split: str, judging: JudgeOptions | None, quiet:
         show_measured(task, metrics, len(rows), of=split, how=_means(task, target.decoding), remedy=remedy, quiet=quiet)
         failure = None
         if task.evaluation.criteria:
-            from smolsum.evaluate.judgements import Item
             from smolsum.evaluate.judging import JudgeJob, judge
 
-            items = [Item(g.prompt.id, g.prompt.source, g.rollouts[0].text, g.prompt.references) for g in found.groups]
-            result = judge(JudgeJob(target.folder, items, task.evaluation.criteria, remedy, quiet), judging)
+            result = judge(JudgeJob(target.folder, found.groups, task.evaluation.criteria, remedy, quiet), judging)
             judged, failure = result.judged, result.failure
             if judged is not None:
                 columns, name = judged.columns(task.evaluation.criteria), judged.spec.name
@@ -221,10 +212,8 @@ def evaluate(target: Target, *, split: str, judging: JudgeOptions | None, quiet:
 
 def needs_sampling(job: EvaluationJob) -> bool:
     """Return whether other evaluations lack completions of a prompt."""
-    if job.config.train.fresh_evaluations:
-        return True
-    samples, key = job.decoding.samples, job.made_from[KEY]
-    kept, _ = find_kept(job.prompts, samples, key=key, runs_dir=job.runs_dir, but=job.folder)
+    key = job.made_from[KEY]
+    kept, _ = find_kept(job.prompts, job.decoding.samples, key=key, runs_dir=job.kept_in(), but=job.folder)
     return len(kept) < len(job.prompts)
 
 

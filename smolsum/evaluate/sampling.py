@@ -10,9 +10,10 @@ from operator import itemgetter
 from smolsum import console
 from smolsum.config.sections import Config
 from smolsum.errors import SmolsumError
-from smolsum.llm.batch import BatchClient, Call
+from smolsum.llm.batch import BatchClient
+from smolsum.llm.client import Call
 from smolsum.llm.endpoints import Endpoint
-from smolsum.llm.request_policy import RetryPolicy
+from smolsum.llm.request_policy import RequestPolicy
 from smolsum.policy.load import Policy
 from smolsum.policy.sampling import rollout_seed
 from smolsum.rollout.remote_source import SubmittedGroups, WorkerSampler
@@ -49,11 +50,10 @@ GREEDY = DecodingSettings()
 
 @dataclass(frozen=True)
 class ApiModel:
-    """A model behind an endpoint that completes prompts; `concurrency` prompts are sent at a time."""
+    """A model behind an endpoint that completes prompts."""
 
     endpoint: Endpoint
-    retry: RetryPolicy
-    concurrency: int
+    requests: RequestPolicy
 
 
 def greedy(
@@ -139,7 +139,7 @@ def complete_by_api(
 ) -> Iterator[list[RolloutGroup]]:
     """As `complete`, with one completion for each prompt at the model's own temperature; token ids are those of
     `tokenizing`. SmolsumError at the end if any failed for good, and errors as of `BatchClient.ask`."""
-    client = BatchClient(model.endpoint, retry=model.retry, concurrency=model.concurrency, wait_s=WAIT_S)
+    client = BatchClient(model.endpoint, model.requests, wait_s=WAIT_S)
     failed = 0
     for chosen in in_batches(missing, config):
         texts = client.ask([_call(prompt) for prompt in chosen])

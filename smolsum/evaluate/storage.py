@@ -1,7 +1,8 @@
-"""The files of one evaluation, except its judgements (`judging.py`).
+"""The files of one evaluation, except its judgements (`judgements.py`).
 
 origin.json         what decides completions and measures; a later evaluation in this folder must agree, and one in
-                    another folder with the same `completions` takes them over (`kept_completions`)
+                    another folder with the same `completions` takes them over, so that a model is sampled once: for
+                    `smolsum baseline`, `smolsum eval`, or the start of any number of trainings
 generations.jsonl   one completion a line, saved before anything is measured: text, token ids, finish reason, seed
 
 scores.jsonl, one example a line, in the order of the data:
@@ -32,13 +33,17 @@ summary.json:
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.files import Lines, replace, to_json
+from smolsum.files import Lines, json_objects, read_bytes, replace, to_json, whole_lines
 from smolsum.rollout.sampling_count import SamplingCounter
 from smolsum.runs.evaluation_records import GENERATIONS, SCORES, SUMMARY, Generation, Score, Summary
+from smolsum.runs.paths import LATEST
 from smolsum.runs.record_io import encode, has_scores, read_lines, read_object, to_row
 from smolsum.runs.records import SCHEMA_VERSION
 from smolsum.types import Prompt, Rollout, RolloutGroup, SamplingProgress
@@ -71,15 +76,6 @@ def write_scores(
     replace(folder / SUMMARY, encode(Summary, summary, indent=2), remedy)
 
 
-Elsewhere = Callable[[Sequence[Prompt]], Sequence[RolloutGroup]]
-"""prompts to the completions of those that another folder has"""
-
-
-def same_completions(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two origins make the same completions, perhaps measured in other ways."""
-    return {**one, TASK: None, KEY: None} == {**other, TASK: None, KEY: None}
-
-
 def obtain(
     folder: Path,
     prompts: Sequence[Prompt],
@@ -88,11 +84,13 @@ def obtain(
     remedy: str,
     *,
     counter: SamplingCounter,
-    samples: int = 1,
-    elsewhere: Elsewhere = lambda missing: (),
+    samples: int,
+    runs_dir: Path | None,
+    note: Callable[[str], None],
 ) -> list[RolloutGroup]:
-    """Return `samples` completions for each prompt, in the prompts' order: from the folder, else from `elsewhere`, else
-    from `completer`, which is only called if one is missing; new ones are saved as they come, and all are counted.
+    """Return `samples` completions for each prompt, in the prompts' order: from the folder, else from another
+    evaluation in `runs_dir` (None: from no other), about which `note` gets a sentence, else from `completer`, which is
+    only called if one is missing; new ones are saved as they come, and all are counted.
 
     Raises UsageError if the folder's are of another `origin`.
     """
@@ -110,7 +108,14 @@ def obtain(
                     lines.append(to_json(to_row(_generation(group.prompt, n, rollout))))
                 found[group.prompt.id] = group
 
-        save(elsewhere([prompt for prompt in prompts if prompt.id not in found]))
+        missing = [prompt for prompt in prompts if prompt.id not in found]
+        kept, folders = find_kept(missing, samples, key=origin[KEY], runs_dir=runs_dir, but=folder)
+        if kept:
+            note(
+                f"the completions of {len(kept)} of {len(prompts)} prompts are taken from "
+                f"{', '.join(map(str, folders))}, which evaluated the same model in the same way"
+            )
+        save(kept)
         counter.begin(len(found) * samples)
         if missing := [prompt for prompt in prompts if prompt.id not in found]:
             for batch in completer(missing, counter.within):
@@ -131,9 +136,11 @@ def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
     except (ValueError, TypeError) as error:
         raise SmolsumError(f"{path} is damaged: {error}", hint=f"remove {folder} and evaluate again") from error
     now[KEY] = then[KEY]
-    if then != now and same_completions(then, now) and not has_scores(folder):
+    if then == now:
+        return
+    if {**then, TASK: now.get(TASK)} == now and not has_scores(folder):  # measured in other ways
         replace(path, to_json(now, indent=2), remedy)
-    elif then != now:
+    else:
         one, two = _flat(then), _flat(now)
         keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
         same_data = "fingerprint" not in keys
@@ -196,3 +203,39 @@ def whole_groups(rows: Iterable[Generation], prompts: Sequence[Prompt], samples:
         saved.setdefault(row.id, {})[row.sample] = rollout
     whole = [prompt for prompt in prompts if saved.get(prompt.id, {}).keys() == set(range(samples))]
     return [RolloutGroup(p, tuple(saved[p.id][n] for n in range(samples))) for p in whole]
+
+
+def find_kept(
+    prompts: Sequence[Prompt], samples: int, *, key: str, runs_dir: Path | None, but: Path
+) -> tuple[list[RolloutGroup], list[Path]]:
+    """Return the completions of the prompts that evaluations with this key have, in whole groups, and the folders of
+    these evaluations, except `but`. They are only read; what is damaged or half written counts as missing."""
+    found: dict[str, RolloutGroup] = {}
+    folders = []
+    for folder in _evaluations(runs_dir, key) if key and runs_dir else ():
+        missing = [prompt for prompt in prompts if prompt.id not in found]
+        if missing and folder.resolve() != but.resolve():
+            groups = whole_groups(_readable(folder), missing, samples)
+            found |= {group.prompt.id: group for group in groups}
+            folders += [folder] if groups else []
+    return [found[prompt.id] for prompt in prompts if prompt.id in found], folders
+
+
+def _evaluations(runs_dir: Path, key: str) -> Iterator[Path]:
+    """Yield the folders of evaluations with this key, inside of runs and next to them."""
+    for pattern in (f"*/{ORIGIN}", f"*/eval/*/{ORIGIN}"):
+        for path in sorted(runs_dir.glob(pattern)):
+            if path.relative_to(runs_dir).parts[0] != LATEST:
+                with suppress(SmolsumError):
+                    if read_object(path).get(KEY) == key:
+                        yield path.parent
+
+
+def _readable(folder: Path) -> Iterator[Generation]:
+    """Yield the completions that can be read."""
+    content = b""
+    with suppress(SmolsumError):
+        content = read_bytes(folder / GENERATIONS)
+    for row in json_objects(whole_lines(content)):
+        with suppress(msgspec.ValidationError, RecursionError):
+            yield msgspec.convert(row, Generation)

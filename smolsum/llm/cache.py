@@ -1,22 +1,38 @@
 """Answers on disk by the content of their question: the same question to the same model is paid for once.
 
-One file for each model below `$XDG_CACHE_HOME/smolsum/<kind>`, one JSON line for each answer, only ever appended to.
+One file for each model below `$XDG_CACHE_HOME/smolsum/<kind>`, one JSON line for each answer, only ever appended to:
+answers that were paid for outlive damage, and any number of processes share them, without a database.
 """
 
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from operator import itemgetter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
+import msgspec
 import xxhash
 
 from smolsum import console
 from smolsum.files import Lines, json_objects, read_bytes, to_json, whole_lines
 
-A = TypeVar("A")
+
+class Keyed(Protocol):
+    """A record with the `content_key` of its question."""
+
+    @property
+    def key(self) -> str: ...
+
+
+A = TypeVar("A", bound=Keyed)
+
+
+class KeptAnswer(msgspec.Struct, frozen=True):
+    """An answer to a question; None: it was refused for good."""
+
+    key: str
+    answer: Any
 
 
 def content_key(*parts: Any) -> str:
@@ -26,64 +42,41 @@ def content_key(*parts: Any) -> str:
 
 
 class AnswerCache(Generic[A]):
-    """The answers of one model, by `content_key`. Damaged lines are counted, skipped and left in the file.
+    """The answers of one model, as records of one type, by `content_key`. Damaged lines are counted, skipped and left
+    in the file.
 
     Answers are added inside a `with` block, which holds the file open; other processes may append to it too.
     """
 
     def __init__(
-        self,
-        kind: str,
-        model: str,
-        remedy: str,
-        *,
-        read: Callable[[Mapping[str, Any]], A] = itemgetter("answer"),
-        row: Callable[[str, A], Mapping[str, Any]] = lambda key, answer: {"key": key, "answer": answer},
-        known: Mapping[str, A] | None = None,
+        self, kind: str, model: str, record: type[A], remedy: str, *, known: Mapping[str, A] | None = None
     ) -> None:
-        """`remedy` is the command that continues after a full disk. `read` takes an answer from a line (ValueError or
-        KeyError for a damaged one), `row` makes the line. `known` answers replace those of the file."""
+        """`remedy` is the command that continues after a full disk. `known` answers replace those of the file."""
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smolsum" / kind
         self._path = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', model)}.jsonl"
-        self._remedy, self._row = remedy, row
-        self._known = self._read(read) if known is None else dict(known)
-        self._lines: Lines | None = None
+        self._remedy = remedy
+        self.known = self._read(record) if known is None else dict(known)
+        """the answers by key"""
 
     def __enter__(self) -> Self:
         self._lines = Lines(self._path, self._remedy, shared=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._lines is not None:
-            self._lines.__exit__()
-        self._lines = None
+        self._lines.__exit__()
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._known
-
-    @property
-    def has_answers(self) -> bool:
-        """Whether any answer is more than a stored refusal (None)."""
-        return any(answer is not None for answer in self._known.values())
-
-    def get(self, key: str) -> A | None:
-        """Return the answer, or None if it is not known yet."""
-        return self._known.get(key)
-
-    def add(self, key: str, answer: A) -> None:
+    def add(self, answer: A) -> None:
         """Store an answer. Raises SmolsumError for a full disk."""
-        assert self._lines is not None
-        self._known[key] = answer
-        self._lines.append(to_json(self._row(key, answer)))
+        self.known[answer.key] = answer
+        self._lines.append(to_json(msgspec.to_builtins(answer)))
 
-    def _read(self, read: Callable[[Mapping[str, Any]], A]) -> dict[str, A]:
+    def _read(self, record: type[A]) -> dict[str, A]:
         known, damaged = dict[str, A](), 0
         for row in json_objects(whole_lines(read_bytes(self._path))):
             try:
-                if row is None or not isinstance(row["key"], str):
-                    raise ValueError("a key that is not a text")
-                known[row["key"]] = read(row)
-            except (KeyError, ValueError):
+                answer = msgspec.convert(row, record)
+                known[answer.key] = answer
+            except msgspec.ValidationError:
                 damaged += 1
         if damaged:
             lines = "line" if damaged == 1 else "lines"

@@ -1,9 +1,13 @@
 """HTTP to a model behind an OpenAI-compatible endpoint: the proxies and certificates on the way, one client for all
-questions, and the meaning of its answers and failures."""
+questions, and the meaning of its answers and failures.
+
+By httpx: OpenAI's own client hides its attempts, which judgements count and budgets limit, takes its account's headers
+to every server, and has another HTTP library below it from version to version.
+"""
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from types import TracebackType
@@ -57,22 +61,33 @@ def _environment_error(error: Exception, proxy: str) -> UsageError:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The model's text, and the tokens that it counted (0 if it counts none)."""
+class Call:
+    """One question: its prompt, the JSON schema of the answer, and a function that reads the answer from the object
+    (BadAnswer if it cannot). Without a schema the answer is any text, read from `{"text": …}`."""
 
-    text: str
+    prompt: str
+    schema: Mapping[str, Any] | None
+    read: Callable[[Mapping[str, Any]], Any]
+    system: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer as `Call.read` returned it, and the tokens that the endpoint counted (0 if it counts none)."""
+
+    value: Any
     input_tokens: int
     output_tokens: int
 
 
 class NoAnswer(Exception):
     """A failure that may pass: time-out, lost connection, 429, 5xx. `retry_after` are the seconds that the endpoint
-    asks for, `answer` is what was paid for all the same."""
+    asks for, `tokens` those of input and output that were paid for all the same."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        self.answer: Answer | None = None
+        self.tokens = (0, 0)
 
 
 class BadAnswer(NoAnswer):
@@ -128,17 +143,17 @@ class ChatClient:
         except (ValueError, TypeError, KeyError):
             return []
 
-    async def ask(self, prompt: str, schema: Mapping[str, Any] | None, *, system: str = "") -> Answer:
-        """Return the answer to one prompt; with a schema as JSON of it, if the endpoint can promise that.
+    async def ask(self, call: Call) -> Answer:
+        """Return the answer to one question; the endpoint promises JSON of its schema, if it can.
 
         NoAnswer, BadAnswer and Declined concern this question; UsageError and SmolsumError concern all: a refused key,
         an unknown model, an account without credit.
         """
-        messages = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": prompt})
+        messages = [{"role": "system", "content": call.system}] if call.system else []
+        messages.append({"role": "user", "content": call.prompt})
         body: dict[str, Any] = {"model": self.endpoint.model, "messages": messages}
-        structured = self._structured and schema is not None
-        if structured and schema is not None:
+        schema = call.schema if self._structured else None
+        if schema is not None:
             promise = {"name": "verdict", "strict": True, "schema": {**schema, "additionalProperties": False}}
             body["response_format"] = {"type": "json_schema", "json_schema": promise}
         try:
@@ -146,20 +161,20 @@ class ChatClient:
         except httpx.HTTPError as error:
             raise NoAnswer(f"{type(error).__name__}: {error}".rstrip(": ") + self._through) from error
         refused = any(name in response.text for name in ("response_format", "json_schema"))
-        if structured and refused and response.status_code in (400, 422):
+        if schema is not None and refused and response.status_code in (400, 422):
             self._structured = False  # the prompt asks for JSON too
-            return await self.ask(prompt, schema, system=system)
+            return await self.ask(call)
         if response.status_code != 200:
-            raise self._failure(response)
+            raise await self._failure(response)
         if _is_page(response):
             raise self._no_endpoint("a web page")
-        return self._read(response)
+        return self._read(response, call)
 
     @property
     def _through(self) -> str:
         return f" (through the proxy {self._proxy})" if self._proxy else ""
 
-    def _failure(self, response: httpx.Response) -> Exception:
+    async def _failure(self, response: httpx.Response) -> Exception:
         """Return the error that a status other than 200 means."""
         status, said = response.status_code, self._error_text(response)
         message = f"HTTP {status}: {said}" if said else f"HTTP {status}"
@@ -174,9 +189,12 @@ class ChatClient:
         if status == 405 or (status < 500 and status not in (404, 429) and _is_page(response)):
             return self._no_endpoint(f"HTTP {status}")
         if status == 404 or "model_not_found" in response.text:
+            model, listed = self.endpoint.model, await self.models()
             return UsageError(
-                f"the endpoint {self.endpoint.address} has no {self.endpoint.role} {self.endpoint.model!r} ({message})",
-                hint=f"{self.endpoint.option} with a name that it lists, or {self.endpoint.url_variable} with the "
+                f"the endpoint {self.endpoint.address} has no {self.endpoint.role} {model!r} ({message})",
+                hint=nearest(model, listed)
+                if listed and model not in listed
+                else f"{self.endpoint.option} with a name that it lists, or {self.endpoint.url_variable} with the "
                 "right path (…/v1)",
             )
         if "insufficient_quota" in response.text:
@@ -201,18 +219,23 @@ class ChatClient:
             hint=f"export {self.endpoint.key_variable}=… with a key for that endpoint",
         )
 
-    def _read(self, response: httpx.Response) -> Answer:
+    def _read(self, response: httpx.Response, call: Call) -> Answer:
         try:
             content = response.json()
             text = content["choices"][0]["message"]["content"]
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise BadAnswer(f"not a chat completion: {self._quoted(response.text)!r}") from error
-        if not isinstance(text, str) or not text.strip():
-            raise BadAnswer("an empty answer")
         usage = content.get("usage")
-        counted = ("prompt_tokens", "completion_tokens")
-        counts = [usage.get(key) for key in counted] if isinstance(usage, dict) else [0, 0]
-        return Answer(text, *(count if isinstance(count, int) and 0 <= count < 2**53 else 0 for count in counts))
+        counts = [usage.get(f"{kind}_tokens") if isinstance(usage, dict) else 0 for kind in ("prompt", "completion")]
+        read, written = (count if isinstance(count, int) and 0 <= count < 2**53 else 0 for count in counts)
+        try:
+            if not isinstance(text, str) or not text.strip():
+                raise BadAnswer("an empty answer")
+            found = {"text": text} if call.schema is None else parse_object(text, call.schema.get("required", ()))
+            return Answer(call.read(found), read, written)
+        except BadAnswer as error:
+            error.tokens = (read, written)
+            raise
 
     def _error_text(self, response: httpx.Response) -> str:
         """Return the endpoint's own message for a failure."""
@@ -235,13 +258,6 @@ class ChatClient:
         return f"export {self.endpoint.url_variable} with the right path, often http://HOST:PORT/v1"
 
 
-def unknown_model(endpoint: Endpoint, listed: list[str], error: SmolsumError) -> SmolsumError:
-    """Return the same error; for a model that the endpoint does not list, with the nearest listed name as its hint."""
-    if isinstance(error, UsageError) and listed and endpoint.model not in listed:
-        return UsageError(error.message, hint=nearest(endpoint.model, listed))
-    return error
-
-
 def _retry_after(response: httpx.Response) -> float | None:
     """Return the seconds; a date is ignored, as growing pauses serve as well."""
     try:
@@ -250,9 +266,9 @@ def _retry_after(response: httpx.Response) -> float | None:
         return None
 
 
-def parse_object(text: str, wanted: str = "") -> dict[str, Any]:
+def parse_object(text: str, wanted: Collection[str]) -> dict[str, Any]:
     """Return the JSON object in an answer, perhaps in a fence, between words or after a model's thoughts: the last one
-    with the key `wanted`, else the last. Raises BadAnswer without any."""
+    with a key of `wanted`, else the last. Raises BadAnswer without any."""
     decoder, found, start, tried = json.JSONDecoder(), list[dict[str, Any]](), text.find("{"), 0
     while start >= 0 and (tried := tried + 1) <= MAX_BRACES:
         try:
@@ -263,7 +279,7 @@ def parse_object(text: str, wanted: str = "") -> dict[str, Any]:
         start = text.find("{", end)
     if not found:
         raise BadAnswer(f"no JSON in the answer: {' '.join(text.split())[:MAX_QUOTED]!r}")
-    return next((value for value in reversed(found) if wanted in value), found[-1])
+    return next((value for value in reversed(found) if any(key in value for key in wanted)), found[-1])
 
 
 def _is_page(response: httpx.Response) -> bool:

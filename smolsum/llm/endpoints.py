@@ -8,7 +8,7 @@ A key belongs to the server that it was given with, and goes to no other one:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 
@@ -77,26 +77,11 @@ class Endpoint:
         return name_with_address(self.model, self.address)
 
 
-@dataclass(frozen=True)
-class _Server:
-    """A URL (empty: OpenAI's), its key, and the variables of both."""
-
-    url: str
-    key: str = field(repr=False)
-    url_variable: str
-    key_variable: str
-
-    @property
-    def full_url(self) -> str:
-        return self.url or OPENAI
-
-
 def find_endpoint(model: str, environ: Mapping[str, str], role: EndpointRole = JUDGE) -> Endpoint:
     """Return the endpoint of a role's model. Raises UsageError without a key for OpenAI, for a bad URL or key, and for
     a key of which nothing says where it belongs."""
-    server = _server_of(role, environ)
-    url = server.full_url
-    if url == OPENAI and not server.key:
+    server = replace(_server_of(role, environ), model=model, role=role.name, option=role.option)
+    if server.url == OPENAI and not server.key:
         alone = "" if role.url_variable == server.url_variable else f" ({role.url_variable} for the {role.name} alone)"
         raise UsageError(
             f"no key for the {role.name} {model}: {server.key_variable} is not set",
@@ -111,12 +96,12 @@ def find_endpoint(model: str, environ: Mapping[str, str], role: EndpointRole = J
         )
     hint = f"export {server.url_variable}=http://HOST:PORT/v1"
     try:
-        parts = httpx.URL(url)
+        parts = httpx.URL(server.url)
     except httpx.InvalidURL as error:
         raise UsageError(f"{server.url_variable} cannot be used: {error}", hint=hint) from error
     if parts.scheme not in ("http", "https") or not parts.host:
-        raise UsageError(f"{server.url_variable} is not a URL: {without_credentials(url)!r}", hint=hint)
-    return Endpoint(url, model, server.key, role.name, role.option, server.url_variable, server.key_variable)
+        raise UsageError(f"{server.url_variable} is not a URL: {server.address!r}", hint=hint)
+    return server
 
 
 def has_url(role: EndpointRole, environ: Mapping[str, str]) -> bool:
@@ -125,26 +110,26 @@ def has_url(role: EndpointRole, environ: Mapping[str, str]) -> bool:
     return own or (has_url(role.shares, environ) if role.shares else bool(_text(environ, SHARED_URL)))
 
 
-def _server_of(role: EndpointRole, environ: Mapping[str, str]) -> _Server:
-    """Return the server of a role: its own, or the one that it shares."""
+def _server_of(role: EndpointRole, environ: Mapping[str, str]) -> Endpoint:
+    """Return the server of a role: its own, or the one that it shares; the model is not known here."""
     shared, own = _server(environ, SHARED_URL, SHARED_KEY), _server(environ, role.url_variable, role.key_variable)
     instead = _server_of(role.shares, environ) if role.shares else shared
-    if own.url and own.key:
-        return own
-    if own.url:  # the same server takes the same key; any other one gets none
-        same = next((server for server in (instead, shared) if server.full_url == own.url), None)
-        return _Server(own.url, same.key, own.url_variable, same.key_variable) if same and same.key else own
-    if own.key and instead.full_url != OPENAI:
+    has_own_url = bool(_text(environ, role.url_variable))
+    if has_own_url and not own.key:  # the same server takes the same key; any other one gets none
+        same = next((server for server in (instead, shared) if server.url == own.url), own)
+        return replace(own, key=same.key, key_variable=same.key_variable) if same.key else own
+    if own.key and not has_own_url and instead.url != OPENAI:
         raise UsageError(
             f"{own.key_variable} is set, but nothing says which server that key is for: {own.url_variable} is not set, "
-            f"and {instead.url_variable} names {without_credentials(instead.url)}",
+            f"and {instead.url_variable} names {instead.address}",
             hint=f"export {own.url_variable}={OPENAI}, or with the URL that the key is for",
         )
     return own if own.key else instead
 
 
-def _server(environ: Mapping[str, str], url_variable: str, key_variable: str) -> _Server:
-    return _Server(_text(environ, url_variable).rstrip("/"), _text(environ, key_variable), url_variable, key_variable)
+def _server(environ: Mapping[str, str], url_variable: str, key_variable: str) -> Endpoint:
+    url, key = _text(environ, url_variable).rstrip("/") or OPENAI, _text(environ, key_variable)
+    return Endpoint(url, "", key, url_variable=url_variable, key_variable=key_variable)
 
 
 def _text(environ: Mapping[str, str], name: str) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from smolsum.llm.batch import BatchClient, Call
-from smolsum.llm.client import BadAnswer
+from smolsum.llm.batch import BatchClient
+from smolsum.llm.client import BadAnswer, Call
 
 
 def ranked(

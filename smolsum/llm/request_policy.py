@@ -8,17 +8,19 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import TypeVar
 
 import stamina
 from stamina.instrumentation import set_on_retry_hooks
 
 from smolsum import console
 from smolsum.errors import SmolsumError, UnreachableError
-from smolsum.llm.client import BadAnswer, Declined, NoAnswer
+from smolsum.llm.client import Answer, BadAnswer, Declined, NoAnswer
+from smolsum.llm.endpoints import Endpoint
 
 K = TypeVar("K")
 V = TypeVar("V")
+Q = TypeVar("Q")
 
 MAX_CONSECUTIVE_FAILURES = 20
 """questions in a row that may fail, each after all its attempts, before the rest is not asked"""
@@ -27,24 +29,10 @@ POLL_S = 0.2
 """between two checks whether the user wants to stop"""
 
 
-class TokenCounts(Protocol):
-    """An answer with the tokens that it cost."""
-
-    @property
-    def input_tokens(self) -> int: ...
-
-    @property
-    def output_tokens(self) -> int: ...
-
-
-Q = TypeVar("Q")
-A = TypeVar("A", bound=TokenCounts)
-
-
 @dataclass(frozen=True)
-class RetryPolicy:
-    """What one question may cost: `attempts`, the deadline of each, and the first pause between them, which then
-    doubles up to `MAX_PAUSE_S`.
+class RequestPolicy:
+    """How many questions are under way at a time, and what each may cost: `attempts`, the deadline of each, and the
+    first pause between them, which then doubles up to `MAX_PAUSE_S`.
 
     The requests for one question take two deadlines at most, so that an endpoint that hangs is soon given up; pauses,
     which the endpoint may ask for (Retry-After), do not count. After an answer of the wrong kind there is no pause, and
@@ -55,6 +43,7 @@ class RetryPolicy:
     deadline_s: float = 120.0
     wait_s: float = 1.0
     bad_answers: int = 0
+    concurrency: int = 8
 
 
 @dataclass
@@ -80,43 +69,39 @@ class RequestBudget:
         return dict(islice(questions.items(), self.limit - self.spent)) if self.limit else questions
 
 
-@dataclass(frozen=True)
-class Requester:
-    """The words of an error message: "the `role` `name` gave no `wanted` …, then `remedy`"."""
-
-    role: str
-    name: str
-    wanted: str
-    remedy: str
-
-
-@dataclass(frozen=True)
-class RequestOutcome(Generic[A]):
-    """The result of one question: its answer, or why it has none; the number of requests, their seconds with the
+@dataclass
+class RequestOutcome:
+    """What became of one question: its answer, or why it has none; the number of requests, their seconds with the
     pauses between them, and the tokens of all of them."""
 
-    found: A | None
-    failure: NoAnswer | Declined | None
-    attempts: int
-    seconds: float
-    input_tokens: int
-    output_tokens: int
+    answer: Answer | None = None
+    failure: NoAnswer | Declined | None = None
+    attempts: int = 0
+    seconds: float = 0.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def pay(self, input_tokens: int, output_tokens: int) -> None:
+        """Count the tokens of one request."""
+        self.input_tokens += input_tokens
+        self.output_tokens += output_tokens
 
 
 async def ask_all(
     questions: Sequence[Q],
-    ask: Callable[[Q], Awaitable[A]],
-    requester: Requester,
+    ask: Callable[[Q], Awaitable[Answer]],
+    endpoint: Endpoint,
+    requests: RequestPolicy,
     *,
-    retry: RetryPolicy,
-    concurrency: int,
-    record: Callable[[Q, RequestOutcome[A]], None],
+    remedy: str,
+    record: Callable[[Q, RequestOutcome], None],
     failed_before: Callable[[Q], bool] = lambda question: False,
 ) -> None:
-    """Ask every question in order, `concurrency` at a time; `record` gets each outcome as it comes.
+    """Ask every question in order; `record` gets each outcome as it comes, and `remedy` says how to go on after an
+    error.
 
     The first question is asked alone, so that a wrong key or name costs one request. A question that fails as often as
-    `retry` allows is a failure, not an answer. The endpoint's UsageError and SmolsumError end everything; so do
+    `requests` allow is a failure, not an answer. The endpoint's UsageError and SmolsumError end everything; so do
     `MAX_CONSECUTIVE_FAILURES`: UnreachableError, or SmolsumError if it did answer, but never usably. A failure that
     `failed_before` knew does not count among these, nor does a refusal after the first answer.
     """
@@ -126,7 +111,7 @@ async def ask_all(
     async def work(some: Iterator[Q]) -> None:
         nonlocal answered
         for question in some:
-            outcome = await _ask_one(question, ask, retry)
+            outcome = await _ask_one(question, ask, requests)
             known = failed_before(question)
             record(question, outcome)
             if outcome.failure is None:
@@ -135,81 +120,63 @@ async def ask_all(
             elif not known and not (answered and isinstance(outcome.failure, BadAnswer | Declined)):
                 failures.append(outcome.failure)
             if len(failures) >= MAX_CONSECUTIVE_FAILURES:
-                raise _consecutive_failures(requester, failures)
+                raise _consecutive_failures(endpoint, failures, remedy)
 
     try:
         await work(islice(waiting, 1))
         async with asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
+            for _ in range(requests.concurrency):
                 group.create_task(work(waiting))
     except* SmolsumError as errors:
-        raise _innermost(errors) from errors
+        raise errors.exceptions[0] from errors
 
 
-async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[A]], retry: RetryPolicy) -> RequestOutcome[A]:
-    began, attempts, tokens, request_s, bad_answers = time.monotonic(), 0, [0, 0], 0.0, 0
-    found: A | None = None
-    failure: NoAnswer | Declined | None = None
+async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[Answer]], requests: RequestPolicy) -> RequestOutcome:
+    began, requests_s, bad_answers, outcome = time.monotonic(), 0.0, 0, RequestOutcome()
 
     def again(error: Exception) -> bool | float:
         """Return whether to try again, or after how many seconds."""
-        if not isinstance(error, NoAnswer) or request_s >= 2 * retry.deadline_s:
+        if not isinstance(error, NoAnswer) or requests_s >= 2 * requests.deadline_s:
             return False
         if isinstance(error, BadAnswer):
-            return False if bad_answers == retry.bad_answers else 0.0
+            return False if bad_answers == requests.bad_answers else 0.0
         return True if error.retry_after is None else min(error.retry_after, MAX_PAUSE_S)
-
-    def count(answer: TokenCounts | None) -> None:
-        if answer is not None:
-            tokens[0] += answer.input_tokens
-            tokens[1] += answer.output_tokens
 
     try:
         async for attempt in stamina.retry_context(
-            on=again, attempts=retry.attempts, timeout=None,
-            wait_initial=retry.wait_s, wait_max=MAX_PAUSE_S, wait_jitter=retry.wait_s,
+            on=again, attempts=requests.attempts, timeout=None,
+            wait_initial=requests.wait_s, wait_max=MAX_PAUSE_S, wait_jitter=requests.wait_s,
         ):  # fmt: skip
             with attempt:
-                attempts, asked = attempt.num, time.monotonic()
+                outcome.attempts, asked = attempt.num, time.monotonic()
                 try:
-                    async with asyncio.timeout(retry.deadline_s):
-                        found = await ask(question)
+                    async with asyncio.timeout(requests.deadline_s):
+                        outcome.answer = await ask(question)
+                    outcome.pay(outcome.answer.input_tokens, outcome.answer.output_tokens)
                 except TimeoutError as error:
-                    raise NoAnswer(f"no answer within {retry.deadline_s:g} s") from error
+                    raise NoAnswer(f"no answer within {requests.deadline_s:g} s") from error
                 except NoAnswer as error:
-                    count(error.answer)
+                    outcome.pay(*error.tokens)
                     bad_answers += isinstance(error, BadAnswer)
                     raise
                 finally:
-                    request_s += time.monotonic() - asked
-                count(found)
+                    requests_s += time.monotonic() - asked
     except (NoAnswer, Declined) as error:
-        failure = error
-    return RequestOutcome(found, failure, attempts, round(time.monotonic() - began, 3), *tokens)
+        outcome.failure = error
+    outcome.seconds = round(time.monotonic() - began, 3)
+    return outcome
 
 
-def _consecutive_failures(requester: Requester, failures: Sequence[NoAnswer | Declined]) -> SmolsumError:
-    last, count, role = failures[-1], len(failures), requester.role
-    name = f"the {role} {requester.name}"
+def _consecutive_failures(endpoint: Endpoint, failures: Sequence[NoAnswer | Declined], remedy: str) -> SmolsumError:
+    role, questions = endpoint.role, f"{len(failures)} questions in a row; the last failure: {failures[-1]}"
+    name = f"the {role} {endpoint.name}"
     if all(isinstance(failure, BadAnswer) for failure in failures):
-        return SmolsumError(
-            f"{name} gave no {requester.wanted} to {count} questions in a row; the last failure: {last}",
-            hint=f"choose a {role} that can answer in JSON, then {requester.remedy}",
-        )
+        hint = f"choose a {role} that can answer in JSON, then {remedy}"
+        return SmolsumError(f"{name} gave no usable answer to {questions}", hint=hint)
     if all(isinstance(failure, Declined) for failure in failures):
-        return SmolsumError(
-            f"{name} refused {count} questions in a row; the last failure: {last}",
-            hint=f"check the model's name, or choose a {role} that accepts them, then {requester.remedy}",
-        )
-    return UnreachableError(
-        f"{name} failed {count} questions in a row; the last failure: {last}",
-        hint=f"wait until it answers, then {requester.remedy}",
-    )
-
-
-def _innermost(errors: BaseExceptionGroup[SmolsumError]) -> SmolsumError:
-    first = errors.exceptions[0]
-    return _innermost(first) if isinstance(first, BaseExceptionGroup) else first
+        hint = f"check the model's name, or choose a {role} that accepts them, then {remedy}"
+        return SmolsumError(f"{name} refused {questions}", hint=hint)
+    return UnreachableError(f"{name} failed {questions}", hint=f"wait until it answers, then {remedy}")
 
 
 @dataclass(frozen=True)

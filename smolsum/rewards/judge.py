@@ -22,7 +22,8 @@ from smolsum.rewards.signal import Facts, Values
 from smolsum.types import Criterion, RolloutGroup, Seen
 
 if TYPE_CHECKING:
-    from smolsum.llm.batch import BatchClient, Call
+    from smolsum.llm.batch import BatchClient
+    from smolsum.llm.client import Call
 
 MAX_SCORE = 10
 NOTHING = "(no text)"
@@ -94,12 +95,11 @@ def client_of(settings: JudgeConfig) -> BatchClient:
     URL."""
     from smolsum.llm.batch import BatchClient  # loads an HTTP client
     from smolsum.llm.endpoints import REWARD_JUDGE, find_endpoint
-    from smolsum.llm.request_policy import RequestBudget, RetryPolicy
+    from smolsum.llm.request_policy import RequestBudget, RequestPolicy
 
     return BatchClient(
         find_endpoint(settings.model, os.environ, REWARD_JUDGE),
-        retry=RetryPolicy(settings.attempts, settings.deadline_s),
-        concurrency=settings.concurrency,
+        RequestPolicy(settings.attempts, settings.deadline_s, concurrency=settings.concurrency),
         wait_s=settings.wait_s,
         budget=RequestBudget(settings.max_calls, "judge.max_calls"),
     )
@@ -130,7 +130,7 @@ def _preferences(groups: Sequence[RolloutGroup], criteria: Sequence[Criterion], 
 
 
 def _score_call(group: RolloutGroup, text: str, criteria: Sequence[Criterion]) -> Call:
-    from smolsum.llm.batch import Call
+    from smolsum.llm.client import Call
     from smolsum.llm.ranking import object_schema
 
     names = [one.name for one in criteria]

@@ -1,74 +1,71 @@
 """Judging over real HTTP: no score is lost, invented, counted as 0 or paid for twice."""
 
 import json
-from collections.abc import Callable
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.judge_server import KEY, JudgeServer, Mischief, Reply, answer, failure, score_of, serving
 from support.refusals import refuses
 
+from smolsum import console
 from smolsum.errors import InterruptedRun, SmolsumError
-from smolsum.evaluate.judge_metrics import judged_summary
-from smolsum.evaluate.judgements import JUDGEMENTS, Item
-from smolsum.evaluate.judging import Estimate, Judged, JudgeJob, JudgeOptions, ask_judge, judge_facts, judges_agreement
+from smolsum.evaluate.judge_cost import JudgeCost
+from smolsum.evaluate.judgements import JUDGEMENTS, Judged, judge_facts, judged_summary
+from smolsum.evaluate.judging import JudgeJob, JudgeOptions, ask_judge
 from smolsum.files import read_jsonl
 from smolsum.llm.endpoints import Endpoint
-from smolsum.llm.request_policy import MAX_CONSECUTIVE_FAILURES, RetryPolicy
+from smolsum.llm.request_policy import MAX_CONSECUTIVE_FAILURES, RequestPolicy
 from smolsum.tasks.tldr.criteria import CRITERIA
+from smolsum.types import Prompt, Rollout, RolloutGroup
 
-QUICK = RetryPolicy(attempts=3, deadline_s=5.0, wait_s=0.01)
-ITEMS = [
-    Item(f"post-{n}", f"Noah lost {n + 3} keys on the way to work.", f"Noah lost {n + 3} keys.", (f"{n} keys",))
-    for n in range(3)
-]
-ALL = len(ITEMS) * len(CRITERIA)
+QUICK = RequestPolicy(attempts=3, deadline_s=5.0, wait_s=0.01)
 
 
-class _Cost:
-    """Asks this function."""
+def group(name: str, source: str, completion: str) -> RolloutGroup:
+    """A completion to judge."""
+    prompt = Prompt(name, ({"role": "user", "content": source},), (), ("a reference",), {})
+    return RolloutGroup(prompt, (Rollout((), (), "stop", 0, "", 0, completion),))
 
-    evaluations_left = 1
 
-    def __init__(self, approve: Callable[[Estimate], None]) -> None:
-        self._approve = approve
-
-    def approve(self, judge: str, estimate: Estimate) -> None:
-        self._approve(estimate)
-
-    def pay(self, dollars: float) -> None:
-        """No limit."""
+POST = "Noah lost {} keys on the way to work."
+COMPLETIONS = [f"Noah lost {n + 3} keys." for n in range(3)]
+GROUPS = [group(f"post-{n}", POST.format(n + 3), COMPLETIONS[n]) for n in range(3)]
+ALL = len(GROUPS) * len(CRITERIA)
 
 
 def judge(
-    server: JudgeServer, folder: Path, items: list[Item] = ITEMS, *, model: str = "judge-a", rounds: int = 2,
-    retry: RetryPolicy = QUICK, concurrency: int = 4, fresh: bool = False,
-    approve: Callable[[Estimate], None] = lambda estimate: None, key: str | None = None,
+    server: JudgeServer, folder: Path, groups: list[RolloutGroup] = GROUPS, *, model: str = "judge-a", rounds: int = 2,
+    concurrency: int = 4, fresh: bool = False, agreed: bool = True, key: str | None = None,
 ) -> tuple[Judged, SmolsumError | None]:  # fmt: skip
     endpoint = Endpoint(server.url, model, server.key if key is None else key)
-    options = JudgeOptions(endpoint, None, rounds, concurrency, retry, _Cost(approve), fresh)
-    return ask_judge(JudgeJob(folder, items, CRITERIA, "again"), endpoint, options)
+    cost = JudgeCost(None, agreed=agreed, quiet=agreed)
+    options = JudgeOptions(endpoint, None, rounds, replace(QUICK, concurrency=concurrency), cost, fresh)
+    return ask_judge(JudgeJob(folder, groups, CRITERIA, "again"), endpoint, options)
 
 
 def scores(judged: Judged) -> dict[tuple[str, int, str], float | None]:
     return {(j.id, j.round, j.metric): j.score for found in judged.judgements.values() for j in found}
 
 
-def expected(server: JudgeServer, items: list[Item] = ITEMS, rounds: int = 2) -> dict[tuple[str, int, str], float]:
+def expected(
+    server: JudgeServer, groups: list[RolloutGroup] = GROUPS, rounds: int = 2
+) -> dict[tuple[str, int, str], float]:
     """What the server says of each completion and metric: by its prompts, as it sees nothing else."""
     found = {}
     for prompt in server.prompts():
-        for item in items:
-            if f"Actual Output:\n{item.completion} \n" in prompt:
+        for n, completion in enumerate(COMPLETIONS):
+            if f"Actual Output:\n{completion} \n" in prompt:
                 metric = next(c.name for c in CRITERIA if c.steps[0] in prompt)
                 for number in range(1, rounds + 1):
-                    found[item.id, number, metric] = score_of("judge-a", prompt) / 10
+                    found[f"post-{n}", number, metric] = score_of("judge-a", prompt) / 10
     return found
 
 
-def by_post(n: int, reply: Callable[[int], Reply | None]) -> Mischief:
+def by_post(n: int, reply: Reply) -> Mischief:
     """Mischief with one post alone."""
-    return lambda prompt, before: reply(before) if ITEMS[n].completion in prompt else None
+    return lambda prompt, before: reply if COMPLETIONS[n] in prompt else None
 
 
 def test_every_score_arrives(tmp_path: Path) -> None:
@@ -95,10 +92,10 @@ def test_each_criterion_shows_its_texts_alone(tmp_path: Path) -> None:
     with serving() as server:
         judge(server, tmp_path, rounds=1)
     for prompt in server.prompts():
-        assert (ITEMS[0].source in prompt or "to work" in prompt) == ("Clarity" not in prompt and "Input:\n" in prompt)
+        assert (POST.format(3) in prompt or "to work" in prompt) == ("Clarity" not in prompt and "Input:\n" in prompt)
         assert "Expected Output" not in prompt
     alone = [prompt for prompt in server.prompts() if "Input:\n" not in prompt]
-    assert len(alone) == len(ITEMS)
+    assert len(alone) == len(GROUPS)
     assert all(CRITERIA[3].steps[0] in prompt for prompt in alone)
 
 
@@ -134,7 +131,7 @@ def test_an_answer_without_a_score_is_asked_again(tmp_path: Path) -> None:
 )
 def test_a_question_that_fails_for_good_is_missing(always: Reply, error: str, tmp_path: Path) -> None:
     """It is listed with its reason, never 0; the others are scored."""
-    with serving(mischief=by_post(1, lambda before: always)) as server:
+    with serving(mischief=by_post(1, always)) as server:
         judged, failed = judge(server, tmp_path)
         assert failed is None
         assert {(j.id, j.score, j.error) for j in judged.missing} == {("post-1", None, error)}
@@ -145,7 +142,7 @@ def test_a_question_that_fails_for_good_is_missing(always: Reply, error: str, tm
     assert [columns["post-1"][name] for name in ("faithfulness", "composite", "pass_rate", "passed")] == [None] * 4
     assert columns["post-1"]["rounds"]["composite"] == [None, None]
     summary = judged_summary(CRITERIA, list(columns.values()))
-    assert summary["composite"] == pytest.approx(sum(others.values()) / (len(ITEMS) - 1) / 2)
+    assert summary["composite"] == pytest.approx(sum(others.values()) / (len(GROUPS) - 1) / 2)
 
 
 def test_damaged_judgements_are_an_error_with_file_and_line(tmp_path: Path) -> None:
@@ -162,13 +159,13 @@ def test_damaged_judgements_are_an_error_with_file_and_line(tmp_path: Path) -> N
 
 def test_only_what_is_missing_is_asked_again(tmp_path: Path) -> None:
     """A second evaluation asks the failures alone; the first one's scores stay."""
-    with serving(mischief=by_post(2, lambda before: failure(500, "oops"))) as server:
+    with serving(mischief=by_post(2, failure(500, "oops"))) as server:
         first, _ = judge(server, tmp_path)
         assert len(first.missing) == 2 * len(CRITERIA)
         server.recover()
         second, _ = judge(server, tmp_path)
         assert len(server.asked) == 2 * len(CRITERIA)
-        assert all(ITEMS[2].completion in prompt for prompt in server.prompts())
+        assert all(COMPLETIONS[2] in prompt for prompt in server.prompts())
         assert not second.missing
         kept = {key: score for key, score in scores(first).items() if score is not None}
         assert kept.items() <= scores(second).items()
@@ -203,36 +200,35 @@ def test_the_same_texts_are_paid_for_once(tmp_path: Path) -> None:
     with serving() as server:
         first, _ = judge(server, tmp_path / "one")
         server.asked.clear()
-        again = [Item(f"other-{item.id}", item.source, item.completion, item.references) for item in ITEMS]
+        again = [group(f"other-{n}", POST.format(n + 3), COMPLETIONS[n]) for n in range(3)]
         second, _ = judge(server, tmp_path / "two", again)
         assert not server.asked
         assert list(scores(second).values()) == list(scores(first).values())
         assert second.usage["cached"] == 2 * ALL
-        changed = [Item("post-0", ITEMS[0].source, "Nothing of that kind.", ())]
+        changed = [group("post-0", POST.format(3), "Nothing of that kind.")]
         judge(server, tmp_path / "two", changed)
         assert len(server.asked) == 2 * len(CRITERIA)
         server.asked.clear()
-        twins = [Item("a", "A new post.", "Both say this.", ()), Item("b", "A new post.", "Both say this.", ())]
+        twins = [group(name, "A new post.", "Both say this.") for name in "ab"]
         judged, _ = judge(server, tmp_path / "three", twins)
         assert len(server.asked) == 2 * len(CRITERIA)
         assert not judged.missing
 
 
-def test_the_user_approves_the_cost_first(tmp_path: Path) -> None:
+def test_the_user_approves_the_cost_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Calls, tokens and cost are known before the first call; without consent none is made."""
-    estimates: list[Estimate] = []
-
-    def refuse(estimate: Estimate) -> None:
-        estimates.append(estimate)
-        raise InterruptedRun("declined")
-
+    monkeypatch.setattr(console, "can_ask", lambda: True)
+    monkeypatch.setattr(console, "agree", lambda question: False)
     with serving() as server:
         with pytest.raises(InterruptedRun):
-            judge(server, tmp_path, approve=refuse)
+            judge(server, tmp_path, agreed=False)
         assert not server.asked
-    assert estimates[0].calls == 2 * ALL
-    assert estimates[0].input_tokens > 100 * estimates[0].calls
-    assert estimates[0].dollars is None
+    said = re.search(r"judge judge-a: (\d+) calls, about ([\d,]+) tokens in .*, price unknown", capsys.readouterr().err)
+    assert said is not None
+    assert int(said[1]) == 2 * ALL
+    assert int(said[2].replace(",", "")) > 100 * 2 * ALL
 
 
 def test_a_refused_key_ends_it_before_the_first_question(tmp_path: Path) -> None:
@@ -245,7 +241,7 @@ def test_a_refused_key_ends_it_before_the_first_question(tmp_path: Path) -> None
 def test_a_judge_that_fails_on_the_way_leaves_its_scores(tmp_path: Path) -> None:
     """No attempts are wasted on a quota that will not come back; what was scored stays."""
     empty = failure(429, "You exceeded your current quota", "insufficient_quota")
-    with serving(mischief=by_post(1, lambda before: empty)) as server:
+    with serving(mischief=by_post(1, empty)) as server:
         judged, failed = judge(server, tmp_path, concurrency=1)
         assert isinstance(failed, SmolsumError)
         assert "no credit" in failed.message
@@ -257,9 +253,9 @@ def test_two_judges_are_compared(tmp_path: Path) -> None:
     """The summary has the agreement of the two, and the noise of each."""
     with serving() as server:
         first, second = (judge(server, tmp_path, model=model)[0] for model in ("judge-a", "judge-b"))
-    assert judges_agreement(CRITERIA, first, second)["composite"]["n"] == len(ITEMS)
     assert first.spec.name != second.spec.name
-    facts = judge_facts(CRITERIA, first)
+    facts = judge_facts(CRITERIA, first, second)
+    assert facts["second"]["agreement"]["composite"]["n"] == len(GROUPS)
     assert facts["noise"]["faithfulness"]["round_sd"] == 0
     json.dumps(facts, allow_nan=False)
 
@@ -289,11 +285,11 @@ def test_fresh_asks_again_once(tmp_path: Path) -> None:
 
 def test_known_refusals_end_nothing(tmp_path: Path) -> None:
     """Some questions are refused for good: the same command again fails no sooner, and scores stay."""
-    items = [Item(f"post-{n}", f"Post {n}.", f"Summary {n} of it.", ()) for n in range(MAX_CONSECUTIVE_FAILURES)]
+    groups = [group(f"post-{n}", f"Post {n}.", f"Summary {n} of it.") for n in range(MAX_CONSECUTIVE_FAILURES)]
     refuse: Mischief = lambda prompt, before: failure(400, "no") if "Summary 0" not in prompt else None  # noqa: E731
     with serving(mischief=refuse) as server:
         for _ in range(2):
-            judged, failed = judge(server, tmp_path, items, rounds=1)
+            judged, failed = judge(server, tmp_path, groups, rounds=1)
             assert failed is None
             assert len(judged.missing) == len(CRITERIA) * (MAX_CONSECUTIVE_FAILURES - 1)
             assert sum(score is not None for score in scores(judged).values()) == len(CRITERIA)

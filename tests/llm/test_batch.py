@@ -17,14 +17,14 @@ from support.training import PATIENCE_S
 from smolsum.errors import UnreachableError
 from smolsum.files import read_jsonl
 from smolsum.llm import batch, request_policy
-from smolsum.llm.batch import BatchClient, Call
-from smolsum.llm.cache import AnswerCache
-from smolsum.llm.client import BadAnswer
+from smolsum.llm.batch import BatchClient
+from smolsum.llm.cache import AnswerCache, KeptAnswer
+from smolsum.llm.client import BadAnswer, Call
 from smolsum.llm.endpoints import Endpoint
-from smolsum.llm.request_policy import RequestBudget, RetryPolicy, WaitHook, use_hook
+from smolsum.llm.request_policy import RequestBudget, RequestPolicy, WaitHook, use_hook
 
 SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
-QUICK = RetryPolicy(attempts=3, deadline_s=2.0, wait_s=0.01)
+QUICK = RequestPolicy(attempts=3, deadline_s=2.0, wait_s=0.01)
 NOTHING = "http://127.0.0.1:9/v1"
 """an address where nothing listens"""
 
@@ -52,11 +52,12 @@ def right(prompt: str) -> Reply:
 
 
 def client(
-    url: str, *, model: str = "judge-a", key: str = "", role: str = "reader", retry: RetryPolicy = QUICK, **more: Any
-) -> BatchClient:
+    url: str, requests: RequestPolicy = QUICK, *, model: str = "judge-a", key: str = "", role: str = "reader",
+    **more: Any,
+) -> BatchClient:  # fmt: skip
     """A client for one model at this address, which does not wait for it unless it is said."""
     endpoint = Endpoint(url, model, key, role, "--set task.reader=MODEL:")
-    return BatchClient(endpoint, retry=retry, concurrency=8, **({"wait_s": 0.0} | more))
+    return BatchClient(endpoint, requests, **({"wait_s": 0.0} | more))
 
 
 def test_answers_come_in_order_and_are_paid_for_once() -> None:
@@ -79,7 +80,8 @@ def test_questions_are_asked_at_the_same_time() -> None:
         return right(prompt)
 
     with serving(mischief=together) as server:
-        assert client(server.url, retry=RetryPolicy(attempts=1, deadline_s=PATIENCE_S)).ask(calls(17)) == [*range(17)]
+        patient = RequestPolicy(attempts=1, deadline_s=PATIENCE_S)
+        assert client(server.url, patient).ask(calls(17)) == list(range(17))
 
 
 @pytest.mark.parametrize("trouble", [answer('{"number": "seven"}'), (200, {}, b"{")])
@@ -139,7 +141,7 @@ def test_an_outage_after_a_refusal_is_one() -> None:
         return right(prompt) if number < 2 else failure(400, "no") if number == 2 else failure(500, "oops")
 
     with serving(mischief=reply) as server, refuses("20 questions in a row", error=UnreachableError):
-        client(server.url, retry=RetryPolicy(attempts=1)).ask(calls(60))
+        client(server.url, RequestPolicy(attempts=1)).ask(calls(60))
 
 
 def test_a_budget_limits_all_clients_together() -> None:
@@ -170,23 +172,21 @@ def test_a_wrong_key_or_name_is_not_waited_for() -> None:
         client(server.url, model="judge-x", wait_s=60.0).ask(calls(30))
 
 
-def cache() -> AnswerCache[object]:
+def cache() -> AnswerCache[KeptAnswer]:
     """The answers of one reader."""
-    return AnswerCache("reader", "a model/at http://h", "again")
+    return AnswerCache("reader", "a model/at http://h", KeptAnswer, "again")
 
 
 def test_damaged_lines_cost_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They are counted and left in the file; a stored refusal is known but no answer."""
     with cache() as written:
-        written.add("a", 1)
-        written.add("b", None)
+        written.add(KeptAnswer("a", 1))
+        written.add(KeptAnswer("b", None))
     (path,) = tmp_path.rglob("*.jsonl")
     assert path == tmp_path / "smolsum" / "reader" / "a-model-at-http-h.jsonl"
     content = path.read_bytes() + b'{nonsense\n{"id": 3}\n{"key": 3, "answer": 4}\n[]\n'
     path.write_bytes(content)
-    found = cache()
-    assert (found.get("a"), found.get("b"), "b" in found, "c" in found) == (1, None, True, False)
-    assert found.has_answers
+    assert {key: kept.answer for key, kept in cache().known.items()} == {"a": 1, "b": None}
     assert path.read_bytes() == content
     assert f"warning: skipped 4 damaged lines of {path}" in capsys.readouterr().err
 
@@ -194,10 +194,10 @@ def test_damaged_lines_cost_no_other(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_processes_share_a_cache(tmp_path: Path) -> None:
     """Lines of processes that open and append at the same time are all there, whole."""
     code = (
-        "import sys; from smolsum.llm.cache import AnswerCache\n"
-        "cache = AnswerCache('reader', 'shared', 'again')\n"
+        "import sys; from smolsum.llm.cache import AnswerCache, KeptAnswer\n"
+        "cache = AnswerCache('reader', 'shared', KeptAnswer, 'again')\n"
         "for n in range(100):\n"
-        "    with cache: cache.add(f'{sys.argv[1]}{n}', sys.argv[1] * 5000)\n"
+        "    with cache: cache.add(KeptAnswer(f'{sys.argv[1]}{n}', sys.argv[1] * 5000))\n"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code, letter]) for letter in "xyz"]
     assert [process.wait(PATIENCE_S) for process in processes] == [0, 0, 0]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,10 @@ from support.refusals import refuses
 
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.llm.client import Answer, BadAnswer, Declined, NoAnswer
-from smolsum.llm.request_policy import MAX_CONSECUTIVE_FAILURES, Requester, RequestOutcome, RetryPolicy, ask_all
+from smolsum.llm.endpoints import OPENAI, Endpoint
+from smolsum.llm.request_policy import MAX_CONSECUTIVE_FAILURES, RequestOutcome, RequestPolicy, ask_all
 
-QUICK = RetryPolicy(attempts=3, deadline_s=5.0, wait_s=0.001)
-CONCURRENCY = 4
+QUICK = RequestPolicy(attempts=3, deadline_s=5.0, wait_s=0.001, concurrency=4)
 Ask = Callable[[int, int], Awaitable[str]]
 """a question and how often it was asked before, to the text of an answer"""
 
@@ -24,11 +24,11 @@ Ask = Callable[[int, int], Awaitable[str]]
 class Batch:
     """The outcomes by question, and every request in order."""
 
-    outcomes: dict[int, RequestOutcome[Answer]]
+    outcomes: dict[int, RequestOutcome]
     requests: list[int]
 
 
-def batch(questions: Sequence[int], reply: Ask, retry: RetryPolicy = QUICK, **options: Any) -> Batch:
+def batch(questions: Sequence[int], reply: Ask, requests: RequestPolicy = QUICK, **options: Any) -> Batch:
     found = Batch({}, [])
 
     async def ask(question: int) -> Answer:
@@ -38,7 +38,7 @@ def batch(questions: Sequence[int], reply: Ask, retry: RetryPolicy = QUICK, **op
 
     asyncio.run(
         ask_all(
-            questions, ask, Requester("judge", "judge-a", "score", "ask again"), retry=retry, concurrency=CONCURRENCY,
+            questions, ask, Endpoint(OPENAI, "judge-a"), requests, remedy="ask again",
             record=found.outcomes.__setitem__, **options,
         )
     )  # fmt: skip
@@ -59,7 +59,7 @@ def fails(error: Callable[[], Exception], times: int) -> Ask:
 def paid(message: str) -> BadAnswer:
     """An unusable answer that had its price."""
     error = BadAnswer(message)
-    error.answer = Answer(message, 900, 50)
+    error.tokens = (900, 50)
     return error
 
 
@@ -72,20 +72,20 @@ def test_a_failure_that_passes_costs_an_attempt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "retry", "attempts"),
+    ("error", "requests", "attempts"),
     [
         (lambda: NoAnswer("HTTP 500"), QUICK, 3),
         (lambda: BadAnswer("prose"), QUICK, 3),
-        (lambda: BadAnswer("prose"), RetryPolicy(attempts=6, bad_answers=2), 2),
+        (lambda: BadAnswer("prose"), RequestPolicy(attempts=6, bad_answers=2), 2),
         (lambda: Declined("HTTP 400"), QUICK, 1),
     ],
 )
 def test_a_question_that_fails_for_good_has_a_reason_and_no_answer(
-    error: Callable[[], Exception], retry: RetryPolicy, attempts: int
+    error: Callable[[], Exception], requests: RequestPolicy, attempts: int
 ) -> None:
     """After as many attempts as its kind of failure is worth."""
-    (outcome,) = batch([1], fails(error, 99), retry).outcomes.values()
-    assert (outcome.found, str(outcome.failure), outcome.attempts) == (None, str(error()), attempts)
+    (outcome,) = batch([1], fails(error, 99), requests).outcomes.values()
+    assert (outcome.answer, str(outcome.failure), outcome.attempts) == (None, str(error()), attempts)
 
 
 def test_the_endpoint_may_ask_for_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_the_endpoint_may_ask_for_a_pause(monkeypatch: pytest.MonkeyPatch) -> No
     pauses = recorded(monkeypatch)
     for asked, made in ((0.06, 0.06), (3600.0, 60.0)):
         error = partial(NoAnswer, "HTTP 429", asked)
-        (outcome,) = batch([1], fails(error, 5), RetryPolicy(attempts=6)).outcomes.values()
+        (outcome,) = batch([1], fails(error, 5), RequestPolicy(attempts=6)).outcomes.values()
         assert (outcome.attempts, outcome.failure) == (6, None)
         assert pauses == [made] * 5
         pauses.clear()
@@ -107,7 +107,7 @@ def test_an_endpoint_that_hangs_gets_two_deadlines() -> None:
             await asyncio.sleep(3600.0)
         return "yes"
 
-    found = batch(range(6), reply, RetryPolicy(attempts=6, deadline_s=0.1, wait_s=0.001))
+    found = batch(range(6), reply, RequestPolicy(attempts=6, deadline_s=0.1, wait_s=0.001))
     assert str(found.outcomes[2].failure) == "no answer within 0.1 s"
     assert found.outcomes[2].attempts == 2
     assert [question for question, outcome in found.outcomes.items() if outcome.failure] == [2]
@@ -130,8 +130,8 @@ def test_a_model_that_never_answers_is_left_soon(failure: Exception, kind: type[
         raise type(failure)(str(failure))
 
     with refuses("the judge judge-a", "20 questions in a row", str(failure), error=kind):
-        batch(range(400), reply, RetryPolicy(attempts=2, wait_s=0.001))
-    assert len(requests) <= 2 * (MAX_CONSECUTIVE_FAILURES + CONCURRENCY)
+        batch(range(400), reply, replace(QUICK, attempts=2))
+    assert len(requests) <= 2 * (MAX_CONSECUTIVE_FAILURES + QUICK.concurrency)
 
 
 def test_refusals_after_an_answer_end_nothing() -> None:
@@ -143,7 +143,7 @@ def test_refusals_after_an_answer_end_nothing() -> None:
         return "yes"
 
     found = batch(range(60), reply)
-    assert [question for question, outcome in found.outcomes.items() if outcome.found] == [0]
+    assert [question for question, outcome in found.outcomes.items() if outcome.answer] == [0]
     found = batch(range(1, 60), reply, failed_before=lambda question: True)
     assert len(found.outcomes) == 59
 

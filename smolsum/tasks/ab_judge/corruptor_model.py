@@ -5,10 +5,10 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from smolsum.llm.batch import BatchClient, Call
-from smolsum.llm.client import BadAnswer
+from smolsum.llm.batch import BatchClient
+from smolsum.llm.client import BadAnswer, Call
 from smolsum.llm.endpoints import CORRUPTOR, find_endpoint
-from smolsum.llm.request_policy import RetryPolicy
+from smolsum.llm.request_policy import RequestPolicy
 from smolsum.tasks.ab_judge.corruption import BY_MODEL, MIN_WORDS, WORD, Corruption
 from smolsum.tasks.ab_judge.pairs import Corruptor
 from smolsum.tasks.data import Example
@@ -19,7 +19,7 @@ PROMPT = (
     'everything else. Answer with JSON: {{"text": "the changed text"}}\n\nText:\n{text}'
 )
 SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-RETRY = RetryPolicy(bad_answers=3)
+REQUESTS = RequestPolicy(bad_answers=3)
 
 
 def by_model(model: str, texts: Sequence[Example]) -> Corruptor:
@@ -31,7 +31,7 @@ def by_model(model: str, texts: Sequence[Example]) -> Corruptor:
     UsageError where it refuses the key or does not know the model.
     """
     endpoint = find_endpoint(model, os.environ, CORRUPTOR)
-    client = BatchClient(endpoint, retry=RETRY, concurrency=8, wait_s=0.0, store_refusals=True)
+    client = BatchClient(endpoint, REQUESTS, wait_s=0.0, store_refusals=True)
     sources = sorted({text.source for text in texts if len(WORD.findall(text.source)) >= MIN_WORDS})
     calls = [_call(source) for source in sources]
     worse = dict(zip(sources, client.ask(calls), strict=True))

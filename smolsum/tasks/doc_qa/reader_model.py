@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import Any
 
 from smolsum.errors import UsageError
-from smolsum.llm.batch import BatchClient, Call
-from smolsum.llm.client import BadAnswer
+from smolsum.llm.batch import BatchClient
+from smolsum.llm.client import BadAnswer, Call
 from smolsum.llm.endpoints import GRADER, READER, Endpoint, find_endpoint
 from smolsum.llm.ranking import object_schema, ranked, ranking_call
-from smolsum.llm.request_policy import RequestBudget, RetryPolicy
+from smolsum.llm.request_policy import RequestBudget, RequestPolicy
 from smolsum.tasks.doc_qa.documents import UNANSWERABLE, Reading, Verdicts
 from smolsum.tasks.doc_qa.settings import DocQaConfig
 
@@ -146,8 +146,7 @@ def clients_of(task: DocQaConfig) -> tuple[BatchClient, BatchClient]:
 def _client(endpoint: Endpoint, task: DocQaConfig, budget: RequestBudget) -> BatchClient:
     return BatchClient(
         endpoint,
-        retry=RetryPolicy(task.attempts, task.deadline_s),
-        concurrency=task.concurrency,
+        RequestPolicy(task.attempts, task.deadline_s, concurrency=task.concurrency),
         wait_s=task.wait_s,
         budget=budget,
     )

@@ -19,7 +19,7 @@ from smolsum.config.sections import Config, DataConfig
 from smolsum.errors import SmolsumError, UnreachableError
 from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.tasks import TASKS
-from smolsum.tasks.ab_judge.corruptor_model import RETRY
+from smolsum.tasks.ab_judge.corruptor_model import REQUESTS
 from smolsum.tasks.ab_judge.settings import AbJudgeConfig
 from smolsum.tasks.data import Split
 
@@ -59,7 +59,7 @@ def load(config: Config, monkeypatch: pytest.MonkeyPatch) -> Load:
     """Makes the pairs by the model at an address; `retry` changes how it is asked again."""
 
     def by(url: str, config: Config = config, **retry: Any) -> Split:
-        monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.RETRY", replace(RETRY, **retry))
+        monkeypatch.setattr("smolsum.tasks.ab_judge.corruptor_model.REQUESTS", replace(REQUESTS, **retry))
         monkeypatch.setenv("OPENAI_BASE_URL", url)
         return TASK.prompts.load(config, "train")
 
@@ -175,11 +175,11 @@ def test_rubbish_is_soon_found_out(load: Load, monkeypatch: pytest.MonkeyPatch, 
         own += ["--set=data.validation_share=0", "--set=data.test_share=0"]
         refused = call("train", "--task=ab-judge", "--set=task.corruptor=judge-a", "--plain", *own)
         assert_refused(refused, "corruptor judge-a: 0/30", "20 questions in a row", error=SmolsumError)
-        assert 60 <= len(server.asked) <= 27 * RETRY.bad_answers
+        assert 60 <= len(server.asked) <= 27 * REQUESTS.bad_answers
         pauses = recorded(monkeypatch)
         with refuses("20 questions in a row", error=SmolsumError):
             load(server.url)
-        assert len(pauses) >= 20 * (RETRY.bad_answers - 1)
+        assert len(pauses) >= 20 * (REQUESTS.bad_answers - 1)
         assert not any(pauses)
 
 

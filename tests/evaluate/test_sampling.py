@@ -1,20 +1,30 @@
-"""Models behind an endpoint, measured as a policy of our own is: same prompts, same questions, one table."""
+"""Completions that are not made here. By models behind an endpoint: measured as a policy of our own is, with the same
+prompts and questions, in one table, also where readers and corruptors are such models. By workers: the same as here,
+whatever becomes of the workers."""
 
 import json
-from collections.abc import Iterator
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from support.calls import Call, done
 from support.data_files import lines
 from support.judge_server import JudgeServer, Reply, answer, failure, score_of, serving
 from support.reading_server import DOCUMENT, QUESTIONS, brain
 from support.refusals import assert_refused
+from support.serving import process
+from support.training import PATIENCE_S, SIZES, start, trained
 
+from smolsum.cli.main import main
 from smolsum.config.sections import DataConfig
-from smolsum.errors import SmolsumError
+from smolsum.errors import SmolsumError, UnreachableError
 from smolsum.files import read_jsonl
+from smolsum.runs.record_io import read_summary
 from smolsum.tasks.data import load_split
 from smolsum.tasks.doc_qa.documents import from_facts, known_forms
 from smolsum.tasks.doc_qa.reader import read
@@ -37,6 +47,9 @@ def cells(page: str) -> list[dict[str, Any]]:
 
 def summary(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "summary.json").read_text()))
+
+
+Evaluate = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -197,3 +210,125 @@ def test_no_prompt_is_compared_on_data_that_bring_theirs(tmp_path: Path, call: C
     lines(tmp_path / "test.jsonl", [{"messages": chat}])
     command = ["baseline", "--model=tiny", "--judge=none", "--prompt=50-words", f"--set=data.path={tmp_path}"]
     assert_refused(call(*command), "1 of 1 chats of the test split", "'50-words'")
+
+
+def silent(prompt: str, before: int) -> Reply:
+    """A reader that finds nothing, and a grader that is never content."""
+    return answer(json.dumps({"right": False} if prompt.startswith("Somebody was asked") else {"answer": None}))
+
+
+@pytest.fixture
+def evaluate(data: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
+    """`smolsum eval` as in a process of its own, with an endpoint in the environment."""
+
+    def invoke(url: str, *more: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        clients_of.cache_clear()
+        sets = [f"data.path={data}", "sampling.max_new_tokens=8", "train.eval_batch=50"]
+        return call("eval", "builtin:tiny", "--runs-dir=.", *(f"--set={key}" for key in sets), *more)
+
+    return invoke
+
+
+ASKED = ("--task=doc-qa", "--set=task.reader=judge-a", "--set=task.system_prompt=")
+
+
+def test_readers_elsewhere_do_not_compare(evaluate: Evaluate, call: Call) -> None:
+    """Two servers may call anything judge-a: evaluations by both are refused, with who they were; by one they are not,
+    and what one measured is not measured over by the other."""
+    with serving(mischief=silent) as one, serving(mischief=silent) as other:
+        for name, server in (("a", one), ("again", one), ("b", other)):
+            done(evaluate(server.url, *ASKED, "--name", name))
+        done(call("stats", "--paired", "./a", "./again"))
+        both = [f"reader judge-a at {url}, grader judge-a at {url}" for url in (one.url, other.url)]
+        assert_refused(call("stats", "--paired", "./a", "./b"), " against ".join(both))
+        assert_refused(evaluate(other.url, *ASKED, "--name", "a"), "something else: task.reader")
+
+
+def test_a_reader_may_move_while_nothing_is_measured(evaluate: Evaluate) -> None:
+    """Completions are kept over an outage, and read by the reader that answers then."""
+    command = (*ASKED, "--set=task.wait_s=0.1", "--name", "a")
+    assert_refused(evaluate("http://127.0.0.1:9/v1", *command), "127.0.0.1:9", error=UnreachableError)
+    with serving(mischief=silent) as server:
+        done(evaluate(server.url, *command))
+        assert (read_summary(Path("a")).task or {})["reader"] == f"judge-a at {server.url}"
+
+
+def text_of(prompt: str) -> str:
+    return re.search(r"Text:\n(.*)", prompt, re.S)[1]  # type: ignore[index]
+
+
+def test_only_the_split_is_corrupted(data: Path, evaluate: Evaluate) -> None:
+    """Texts of the other splits cost requests only in training."""
+
+    def worse(prompt: str, before: int) -> Reply:
+        return answer(json.dumps({"text": text_of(prompt).replace("my", "the").replace("My", "The") + " Or not."}))
+
+    with serving(mischief=worse) as server:
+        done(evaluate(server.url, "--task=ab-judge", "--set=task.corruptor=judge-a", "--name", "pairs"))
+        assert {text_of(prompt) for _, prompt in server.asked} == set(pl.read_parquet(data / "test.parquet")["prompt"])
+
+
+LORA = {"lora__rank": 4, "lora__keys": "self_attn.q_proj"}
+
+
+@pytest.mark.parametrize(
+    "settings", [pytest.param({}, id="whole"), pytest.param(LORA, id="adapter", marks=pytest.mark.slow)]
+)
+def test_workers_give_what_this_machine_gives(settings: dict[str, Any], data: Path, tmp_path: Path) -> None:
+    """Two workers that hold the untrained model are given the trained weights; every completion is that of the run's
+    own evaluation on this machine, and says which worker sampled it."""
+    steps = {"stages__length__steps": 2, "stages__quality__steps": 1, "stages__length__learning_rate": 3e-3}
+    run = trained(data, tmp_path, "mine", **steps, **settings)
+    ours = {row["id"]: row for row in read_jsonl(run / "eval" / "quality-test" / "scores.jsonl")}
+    evaluated = ["eval", str(run), "--name", "far", "--set", "train.eval_batch=4"]
+    with (
+        process("--model", "tiny", log=tmp_path / "a") as (_, a),
+        process("--model", "tiny", log=tmp_path / "b") as (_, b),
+    ):
+        assert main([*evaluated, "--worker", str(a.base_url), "--worker", str(b.base_url)]) == 0
+    far = run / "eval" / "far"
+    rows = read_jsonl(far / "generations.jsonl")
+    assert {row["id"]: row["text"] for row in rows} == {name: row["text"] for name, row in ours.items()}
+    assert len(rows) == SIZES["test"]
+    assert {row["worker"] for row in rows} <= {client.base_url.netloc.decode() for client in (a, b)}
+    assert {row["policy_version"] for row in rows} == {3}
+    scores = read_jsonl(far / "scores.jsonl")
+    assert {row["id"]: row["meteor"] for row in scores} == {name: row["meteor"] for name, row in ours.items()}
+
+
+@pytest.mark.slow
+def test_evaluation_survives_dying_workers(tmp_path: Path) -> None:
+    """One is killed: the other takes over its posts. Both are: exit 3, and the same command without workers makes only
+    what is missing."""
+    sizes = ["--set=train.eval_batch=2", "--set=workers.wait_s=1", "--set=sampling.max_new_tokens=24"]
+    evaluated = ["eval", "tiny", "--runs-dir", str(tmp_path), *sizes]
+    saved = tmp_path / "eval-tiny-test" / "generations.jsonl"
+    with (
+        process("--model", "tiny", log=tmp_path / "a") as (first, a),
+        process("--model", "tiny", log=tmp_path / "b") as (second, b),
+    ):
+        evaluation = start([*evaluated, "--worker", str(a.base_url), "--worker", str(b.base_url)])
+        until(evaluation, saved, 10)
+        first.kill()
+        until(evaluation, saved, 60)
+        second.kill()
+        _, said = evaluation.communicate(timeout=PATIENCE_S)
+    assert evaluation.returncode == 3, said
+    assert "error: no worker came back in" in said
+    then = read_jsonl(saved)
+    assert 60 <= len(then) < 200
+    assert main(evaluated) == 0
+    now = read_jsonl(saved)
+    assert now[: len(then)] == then
+    assert len({row["id"] for row in now}) == len(now) == 200
+    assert {row["worker"] for row in now[len(then) :]} == {"local"}
+    assert {row["worker"] for row in then} == {client.base_url.netloc.decode() for client in (a, b)}
+
+
+def until(evaluation: subprocess.Popen[str], saved: Path, count: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not saved.exists() or len(saved.read_bytes().splitlines()) < count:
+        assert evaluation.poll() is None, evaluation.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from smolsum import console
 from smolsum.errors import InterruptedRun, SmolsumError, UsageError
 
-if TYPE_CHECKING:
-    from smolsum.evaluate.judging import Estimate
-
 ASK_AGAIN = 1.25
 """times what was agreed to: later evaluations may have longer texts, and one question for all of them should do"""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The calls, tokens and US dollars of the missing judgements, at one call each; no dollars without known prices."""
+
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    dollars: float | None
 
 
 class CostLimitError(SmolsumError):

@@ -1,21 +1,29 @@
 """What the judges of a command may cost: shown for all evaluations, asked once, limited by --max-cost."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.calls import Call
-from support.judge_server import JudgeServer, answer
+from support.judge_server import JudgeServer, answer, serving
 from support.refusals import assert_refused, refuses
 
 from smolsum import console
-from smolsum.cli.judge_cost import CostLimitError, JudgeCost
-from smolsum.evaluate.judging import Estimate
+from smolsum.evaluate.judge_cost import CostLimitError, Estimate, JudgeCost
 from smolsum.files import read_jsonl
 from smolsum.llm.endpoints import DEFAULT_JUDGE
 
 EXAMPLES = 3
 A_DOLLAR = Estimate(calls=100, input_tokens=1000, output_tokens=100, dollars=1.0)
 NO_PRICE = Estimate(calls=100, input_tokens=1000, output_tokens=100, dollars=None)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeServer]:
+    """A judge, which the environment names."""
+    with serving() as running:
+        monkeypatch.setenv("OPENAI_BASE_URL", running.url)
+        yield running
 
 
 @pytest.fixture

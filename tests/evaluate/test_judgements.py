@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from smolsum.evaluate.judge_metrics import agreement, judge_noise, judged_columns
+from smolsum.evaluate.judgements import agreement, judge_noise, judged_columns
 from smolsum.runs.evaluation_records import Judgement
 from smolsum.tasks.tldr.criteria import CRITERIA
 
