@@ -124,7 +124,7 @@ def needed(split: Split, hint: str) -> None:
     warning = check_references({"train": split}, {"length": {"length": 1.0, "meteor": 0.0}})
     assert split.no_references in warning
     assert warning.endswith("not measured on train: bleu, rouge, meteor")
-    with refuses("stage quality", "meteor and bleu", split.no_references, hint, "--reward length"):
+    with refuses("stage quality", "bleu and meteor", split.no_references, hint, "--reward length"):
         check_references({"train": split}, {"length": {"length": 1.0}, "quality": {"meteor": 0.5, "bleu": 1.0}})
 
 
