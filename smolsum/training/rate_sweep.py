@@ -25,7 +25,7 @@ from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.policy import distributed
 from smolsum.policy.load import snapshot
 from smolsum.rollout.source import LocalSource, Source
-from smolsum.runs.mirror.upload import Mirror
+from smolsum.runs.mirror import Mirror
 from smolsum.training.batch import BatchSampler, step_metrics
 from smolsum.training.loop import train_stage
 from smolsum.training.progress import Progress

@@ -20,7 +20,7 @@ from smolsum.rollout.sampling_count import SamplingCount, ShowCount
 from smolsum.runs import run_info
 from smolsum.runs.checkpoints import Checkpoint, Validation, list_checkpoints, validation
 from smolsum.runs.control import Heartbeat, is_requested, take_request, wait_while_paused, withdraw_all
-from smolsum.runs.mirror.upload import Mirror
+from smolsum.runs.mirror import Mirror
 from smolsum.runs.paths import RunPaths, acquire, create_run, last_attempt, open_run, planned_name
 from smolsum.runs.reader import Run
 from smolsum.runs.records import NOTES, RunInfo, State
