@@ -258,7 +258,7 @@ def _check_ahead(configs: Sequence[Config], *, warn: bool) -> None:
 
         check_url(url)
     for names in {config.run.track for config in configs if config.run.track}:
-        from smolsum.runs.trackers.children import Trackers
+        from smolsum.runs.trackers import Trackers
 
         Trackers(names)
     if warn:

@@ -26,7 +26,7 @@ from smolsum.runs.reader import Run
 from smolsum.runs.records import NOTES, RunInfo, State
 from smolsum.runs.run_writer import RunWriter, discard_after
 from smolsum.runs.standstill import ADVICE, STEPS, standstill
-from smolsum.runs.trackers.children import Trackers
+from smolsum.runs.trackers import Trackers
 from smolsum.tasks.plugin_files import plugin_copies
 from smolsum.training.progress import Progress, StepClock
 from smolsum.training.resume import OPTIMIZER, StageCheckpoints, fingerprints, read_state, span
@@ -108,7 +108,7 @@ class Session:
                 raise
             finally:
                 with suppress(SmolsumError):  # a full disk is reported already
-                    session._trackers.settle(session.notify, progress.phase)
+                    session._trackers.settle(progress.phase)
                     session._mirror.settle(session.notify, progress.phase)
 
     def begun_with(self) -> RunInfo | None:
@@ -257,7 +257,7 @@ class Session:
         self.writer.metrics({"step": self.step, "stage": self.stage, "stage_step": self.stage_step, **metrics})
         self._status("running", self.stage, phase="training")
         self._mirror.pass_on(self.notify)
-        self._trackers.pass_on(self.notify, self.step)
+        self._trackers.look(self.step)
         self.progress.step(self.stage, self.step, metrics)
         shown = {key.removeprefix("validation/"): v for key, v in metrics.items() if key.startswith("validation/")}
         self._validation = validation(metrics, self.setup.task.evaluation.score) if shown else {}

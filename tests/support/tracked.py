@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from smolsum.runs.trackers.to_wandb import offline_records
+from smolsum.runs.tracker_packages import offline_records
 
 
 @dataclass

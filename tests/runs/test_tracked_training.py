@@ -17,11 +17,11 @@ from support.training import after_step, arguments, learned, trained, wait_until
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
+from smolsum.runs import trackers
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read
 from smolsum.runs.records import TrackedRun
-from smolsum.runs.trackers import children
-from smolsum.runs.trackers.tracker import check_tracker, is_installed, without_secrets
+from smolsum.runs.tracker_packages import check_tracker, is_installed, without_secrets
 
 STEPS = {"stages__length__steps": 2, "stages__quality__steps": 1}
 BROKEN = {
@@ -158,7 +158,7 @@ def test_a_broken_package_costs_the_run_nothing(
     (broken / "trackio").mkdir(parents=True)
     (broken / "trackio" / "__init__.py").write_text(BROKEN[how])
     monkeypatch.setenv("PYTHONPATH", str(broken))
-    monkeypatch.setattr(children, "DRAIN_S", 20.0 if how != "hangs" else 1.0)
+    monkeypatch.setattr(trackers, "DRAIN_S", 20.0 if how != "hangs" else 1.0)
     run = tmp_path / "runs" / how.split()[0]
     trained(data, run.parent, run.name, "--track", "trackio", **STEPS)
     assert learned(run) == learned(untracked)

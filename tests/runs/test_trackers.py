@@ -14,7 +14,7 @@ from support.watching import append, completions, make_run, measured, row, statu
 from smolsum.errors import SmolsumError
 from smolsum.files import locked, read_jsonl
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.trackers.follow import Follower
+from smolsum.runs.trackers import Follower
 
 pytest.importorskip("tensorboard", reason="uv sync --extra tensorboard")
 
@@ -51,24 +51,24 @@ def test_only_what_is_new_is_sent(tmp_path: Path) -> None:
     """A second process adds new steps and evaluations, and repeats nothing; where nothing is new it opens nothing.
     After a kill, steps that were written after the last record are written once more, and shown once. A store that was
     removed gets everything again."""
-    paths = make_run(tmp_path, steps=20)
+    paths = make_run(tmp_path, steps=40)
     append(paths.events, [{"kind": "worker_down", "message": "gone", "step": 7}])
     sent(paths)
     files = set((paths.root / "tensorboard").iterdir())
     sent(paths)
     assert set((paths.root / "tensorboard").iterdir()) == files
-    append(paths.metrics, [row(step, 80) for step in range(21, 26)])
+    append(paths.metrics, [row(step, 80) for step in range(41, 46)])
     measured(paths, "quality", meteor=0.5)
     found = sent(paths)
-    assert steps_of(found) == list(range(1, 26))
+    assert steps_of(found) == list(range(1, 46))
     assert found.evaluations["eval/quality-test/meteor"] == 0.5
-    edit(paths.tracker("tensorboard"), step=12)
-    assert steps_of(sent(paths)) == list(range(1, 26))
+    edit(paths.tracker("tensorboard"), step=42)
+    assert steps_of(sent(paths)) == list(range(1, 46))
     for file in (paths.root / "tensorboard").iterdir():
         file.unlink()
-    append(paths.metrics, [row(26, 80)])
+    append(paths.metrics, [row(46, 80)])
     again = sent(paths)
-    assert steps_of(again) == list(range(1, 27))
+    assert steps_of(again) == list(range(1, 47))
     assert (again.alerts, again.evaluations, again.tables) == (found.alerts, found.evaluations, found.tables)
 
 
@@ -143,7 +143,7 @@ def test_a_removed_run_is_not_made_again(tmp_path: Path) -> None:
     status(tmp_path / "elsewhere", "finished", 3, 3)
     append(tmp_path / "elsewhere" / "metrics.jsonl", [row(4, 80)])
     follower.send()
-    assert follower.over()
+    assert not follower.state().hopeful
     with pytest.raises(SmolsumError, match=f"{paths.root} was removed"):
         follower._save()
     follower.close()

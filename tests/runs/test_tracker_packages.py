@@ -15,7 +15,7 @@ from smolsum.config.fields import TRACKERS
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import read
 from smolsum.runs.records import TrackedRun
-from smolsum.runs.trackers.tracker import is_installed
+from smolsum.runs.tracker_packages import is_installed
 
 # what the packages warn about is their own affair
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
