@@ -122,13 +122,12 @@ class MlflowRun(Tracker):
         # MLflow's own tries would take minutes where the user does not say so, and are repeated here
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
-        from mlflow import MlflowClient, get_tracking_uri
+        from mlflow import MlflowClient, get_tracking_uri, set_experiment
         from mlflow.entities import Metric, Param
 
         self._metric, self._client, self._waiting = Metric, MlflowClient(), list[Any]()
         project = _project(record, "MLFLOW_EXPERIMENT_NAME")
-        experiment = self._client.get_experiment_by_name(project)
-        number = experiment.experiment_id if experiment else self._client.create_experiment(project)
+        number = set_experiment(project).experiment_id
         found = self._client.search_runs([number], filter_string=f"tags.`smolsum.run` = '{record.id}'", max_results=1)
         if found:
             self._id, known = found[0].info.run_id, found[0].data.params
