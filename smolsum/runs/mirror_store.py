@@ -166,7 +166,7 @@ class Store:
 
 
 def _folder(fs: Any, path: str) -> Any:
-    """The folder of a file system as a file system of its own."""
+    """A folder of a file system as a file system, whose paths begin there."""
     from fsspec.implementations.dirfs import DirFileSystem
 
     return DirFileSystem(path, fs, skip_instance_cache=True)
