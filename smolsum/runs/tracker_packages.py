@@ -43,15 +43,12 @@ class Tracker:
 
     def __init__(self, paths: RunPaths, record: TrackedRun, config: dict[str, Any], tags: list[str]) -> None:
         """`config` has the tables of config.toml, and under `made_from` the facts of run.json."""
-        raise NotImplementedError
 
     def log(self, step: int, values: Mapping[str, float], completions: Table = ()) -> None:
         """Take the metrics of a step, which is above all steps before, with completions where there are some."""
-        raise NotImplementedError
 
     def alert(self, title: str, text: str, level: Level, step: int | None) -> None:
         """Take something that the user should know."""
-        raise NotImplementedError
 
     def evaluation(self, step: int, values: Mapping[str, float]) -> None:
         """Take the metrics of an evaluation of this step's weights; a name that was there gets the new value."""
@@ -65,7 +62,6 @@ class Tracker:
 
     def close(self, state: str) -> None:
         """End the connection once everything is sent; `state` is the run's (`smolsum.runs.run_state`)."""
-        raise NotImplementedError
 
 
 class TensorboardRun(Tracker):
@@ -321,14 +317,15 @@ def _group(paths: RunPaths) -> str:
     return paths.root.absolute().parent.name
 
 
-def check_tracker(name: str) -> None:
-    """Raise UsageError for a name that is no tracker, and for a tracker whose package is missing. Imports nothing."""
+def check_tracker(name: str, otherwise: str = "") -> None:
+    """Raise UsageError for a name that is no tracker, and for a tracker whose package is missing, with another remedy
+    for that. Imports nothing."""
     if name not in TRACKERS:
         raise UsageError(f"unknown tracker {name!r}", hint=nearest(name, TRACKERS))
     if not is_installed(name):
         raise UsageError(
             f"--track {name} needs the package {name}, which is not installed",
-            hint=f"uv sync --extra {name}, or pip install {name}",
+            hint=f"uv sync --extra {name}, or pip install {name}{otherwise}",
         )
 
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace as changed
 
 from smolsum.config.fields import tracker_names
 from smolsum.config.run_labels import model_name
-from smolsum.errors import SmolsumError, UsageError
+from smolsum.errors import SmolsumError
 from smolsum.files import digest, replace
 from smolsum.runs.completion_groups import read_groups
 from smolsum.runs.paths import RunPaths
@@ -277,10 +277,7 @@ class Trackers:
         """Raise UsageError for a tracker in `names`, separated by commas, whose package is missing."""
         self._names = tracker_names(names)
         for name in self._names:
-            try:
-                check_tracker(name)
-            except UsageError as error:  # a run may be resumed on another machine
-                raise UsageError(error.message, hint=f"{error.hint}; --track none goes without") from error
+            check_tracker(name, "; --track none goes without")  # a run may be resumed on another machine
         self._processes: list[_Process] = []
 
     def begin(self, paths: RunPaths, project: str, report: Report) -> None:
