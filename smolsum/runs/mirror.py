@@ -116,7 +116,7 @@ class Mirror:
             )
         here = {self._name(one.path): one for one in list_checkpoints(self._paths)}
         newest = max((one.step for one in here.values()), default=0)
-        for place in _complete_checkpoints(sizes):
+        for place in sorted(_complete_checkpoints(sizes), reverse=True):
             if int(place.rpartition("step-")[2]) > newest:
                 raise UsageError(
                     f"{self._store.url} has {Path(place).name} of this run, and {self._paths.root} only step {newest}",
