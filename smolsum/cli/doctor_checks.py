@@ -27,7 +27,7 @@ from smolsum.errors import MachineError, SmolsumError, UnreachableError, UsageEr
 from smolsum.llm.client import is_loopback
 from smolsum.llm.endpoints import DEFAULT_JUDGE, JUDGE, ROLES, SHARED_KEY, SHARED_URL, EndpointRole, find_endpoint
 from smolsum.rewards.meteor import find_lexicon, wordnet_problem
-from smolsum.runs.trackers.tracker import is_installed
+from smolsum.runs.tracker_packages import is_installed
 from smolsum.worker.engines.vllm_install import installed
 
 Level = Literal["ok", "warn", "fail"]

@@ -53,7 +53,7 @@ def track(
     """
     from smolsum.runs.paths import open_run
     from smolsum.runs.reader import Run
-    from smolsum.runs.trackers.tracker import check_tracker
+    from smolsum.runs.tracker_packages import check_tracker
 
     paths = open_run(run, runs_folder(runs_dir))
     seen = Run(paths, last_bytes=1)
@@ -73,29 +73,29 @@ def track(
     for name in names:
         check_tracker(name)
     for name in names:
-        _send(paths, name, project or str(settings.get("track_project", "")), follow=follow)
+        _send(paths, name, project or str(settings.get("track_project", "")), following=follow)
 
 
-def _send(paths: RunPaths, name: str, project: str, *, follow: bool) -> None:
+def _send(paths: RunPaths, name: str, project: str, *, following: bool) -> None:
     """Send the run to one tracker, and print where it can be seen there."""
     from smolsum.files import locked
-    from smolsum.runs.trackers import follow as following
+    from smolsum.runs.trackers import Follower, follow, track_command
 
-    again = f"smolsum track {paths.reference} --to {name}"
+    again = track_command(paths, name)
     busy = f"run {paths.name!r} is being sent to {name}"
     while True:
         try:
             with locked(paths.trackers / f".{name}.lock", busy, again):
-                follower = following.Follower(paths, name, project)
-                if follow:
-                    following.follow(follower, console.warn)
+                follower = Follower(paths, name, project)
+                if following:
+                    follow(follower, console.warn)
                 else:
                     follower.send()
                     follower.close()
                     follower.note("")
             break
         except UsageError as error:
-            if not (follow and error.message.startswith(busy)):
+            if not (following and error.message.startswith(busy)):
                 raise
             time.sleep(1)  # the process of an earlier attempt sees that the run goes on, or ends
         except SmolsumError as error:

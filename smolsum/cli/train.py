@@ -254,11 +254,11 @@ def _check_ahead(configs: Sequence[Config], *, warn: bool) -> None:
     """Raise UsageError for a mirror's URL or a tracker that cannot work, without connecting. With `warn`, also print
     the tasks' warnings, each once; a run prints them itself."""
     for url in {config.run.mirror for config in configs if config.run.mirror}:
-        from smolsum.runs.mirror.store import check_mirror
+        from smolsum.runs.mirror_store import check_url
 
-        check_mirror(url)
+        check_url(url)
     for names in {config.run.track for config in configs if config.run.track}:
-        from smolsum.runs.trackers.children import Trackers
+        from smolsum.runs.trackers import Trackers
 
         Trackers(names)
     if warn:
@@ -385,7 +385,7 @@ def _first_folder(run: str, runs_dir: str) -> str:
 def _fetched(url: str, runs_dir: str, mirror: str | None, note: Callable[[str], None]) -> tuple[str, str]:
     """Copy a run from its mirror. Returns the path of the copy and the mirror from now on: the same, unless `mirror` is
     given."""
-    from smolsum.runs.mirror.store import fetch_run
+    from smolsum.runs.mirror import fetch_run
 
     if "MLX_RANK" in os.environ:
         raise UsageError(

@@ -19,13 +19,13 @@ from smolsum.rollout.sampling_count import SamplingCount, ShowCount
 from smolsum.runs import run_info
 from smolsum.runs.checkpoints import Checkpoint, Validation, list_checkpoints, validation
 from smolsum.runs.control import Heartbeat, is_requested, take_request, wait_while_paused, withdraw_all
-from smolsum.runs.mirror.upload import Mirror
+from smolsum.runs.mirror import Mirror
 from smolsum.runs.paths import RunPaths, acquire, create_run, last_attempt, open_run, planned_name
 from smolsum.runs.reader import Run
 from smolsum.runs.records import NOTES, RunInfo, State
 from smolsum.runs.run_writer import RunWriter, discard_after
 from smolsum.runs.standstill import ADVICE, STEPS, standstill
-from smolsum.runs.trackers.children import Trackers
+from smolsum.runs.trackers import Trackers
 from smolsum.tasks.plugin_files import plugin_copies
 from smolsum.training.progress import Progress
 from smolsum.training.resume import StageCheckpoints
@@ -171,7 +171,7 @@ class RunKeeper(Keeper):
                 raise
             finally:
                 with suppress(SmolsumError):  # a full disk is reported already
-                    keeper._trackers.settle(keeper.notify, progress.phase)
+                    keeper._trackers.settle(progress.phase)
                     keeper._mirror.settle(keeper.notify, progress.phase)
 
     def begun_with(self) -> RunInfo | None:
@@ -255,7 +255,7 @@ class RunKeeper(Keeper):
         self.writer.metrics({"step": step, "stage": stage, "stage_step": stage_step, **metrics})
         self._status("running", stage, phase="training")
         self._mirror.pass_on(self.notify)
-        self._trackers.pass_on(self.notify, step)
+        self._trackers.look(step)
         self.progress.step(stage, step, metrics)
         shown = {key.removeprefix("validation/"): v for key, v in metrics.items() if key.startswith("validation/")}
         self._validation = validation(metrics, self._setup.task.evaluation.score) if shown else {}

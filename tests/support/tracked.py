@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from smolsum.runs.trackers.to_wandb import offline_records
+from smolsum.runs.tracker_packages import offline_records
 
 
 @dataclass
@@ -108,7 +108,7 @@ def _mlflow(run: Path, folder: Path) -> Tracked:
 
 
 def _wandb(run: Path, folder: Path) -> Tracked:
-    found = Tracked()
+    found, of_table = Tracked(), [f"completions/{key}" for key in ("_", "size", "ncols", "nrows")]
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
         for record in offline_records(path):
             kind = record.WhichOneof("record_type")
@@ -128,6 +128,6 @@ def _wandb(run: Path, folder: Path) -> Tracked:
                     file = path.parent / "files" / row["completions/path"]
                     found.tables[row["_step"]] = json.dumps(json.loads(file.read_text()), ensure_ascii=False)
                 for key, value in row.items():
-                    if isinstance(value, int | float) and not key.startswith(("_", "completions/_")):
+                    if isinstance(value, int | float) and not key.startswith(("_", *of_table)):
                         found.add(key, row["_step"], value)
     return found

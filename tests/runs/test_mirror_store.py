@@ -10,7 +10,7 @@ from support.refusals import assert_refused, refuses
 from support.s3_server import S3Server, serving
 
 from smolsum.errors import SmolsumError, UnreachableError
-from smolsum.runs.mirror.store import Store
+from smolsum.runs.mirror_store import Store
 
 
 @pytest.mark.parametrize("kind", ["s3", "disk"])
@@ -23,20 +23,20 @@ def test_files_go_in_and_out(s3: S3Server, tmp_path: Path, kind: str) -> None:
     store.write("x/empty", b"")
     store.write("x/one", b"1")
     (tmp_path / "weights").write_bytes(bytes(3_000_000))
-    store.put(tmp_path / "weights", "y/weights")
+    store.write("y/weights", tmp_path / "weights")
     assert store.sizes() == {"x/empty": 0, "x/one": 1, "y/weights": 3_000_000}
-    assert store.folders() == ["x", "y"]
+    assert (store.names("file"), store.names("directory")) == ([], ["x", "y"])
     store.write("x/one", b"two")
     assert store.read("x/one") == b"two"
-    store.fetch("y/weights", tmp_path / "back")
+    store.fetch({"y/weights": tmp_path / "back"})
     assert (tmp_path / "back").read_bytes() == bytes(3_000_000)
     store.remove("x/one")
     store.remove("x/one")
-    assert not store.has("x/one")
-    assert store.has("x/empty")
     with pytest.raises(FileNotFoundError):
-        store.put(tmp_path / "gone", "y/gone")
-    assert "y/gone" not in store.sizes()
+        store.write("y/gone", tmp_path / "gone")
+    assert store.sizes().keys() == {"x/empty", "y/weights"}
+    store.remove_folder("y", first="weights")
+    assert store.names("directory") == ["x"]
 
 
 def test_what_is_no_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,4 +107,4 @@ def test_no_room_where_a_run_is_fetched_to(s3: S3Server, tmp_path: Path) -> None
     store = Store(f"{s3.url}/room")
     store.write("big", bytes(100_000))
     with mounted(tmp_path / "small", 64) as disk, pytest.raises(OSError, match="No space left"):
-        store.fetch("big", disk / "big")
+        store.fetch({"big": disk / "big"})

@@ -20,8 +20,8 @@ from smolsum.cli.main import main
 from smolsum.errors import SmolsumError
 from smolsum.files import read_jsonl
 from smolsum.runs import checkpoints
-from smolsum.runs.mirror.store import Store, fetch_run
-from smolsum.runs.mirror.upload import Mirror
+from smolsum.runs.mirror import Mirror, fetch_run
+from smolsum.runs.mirror_store import Store
 from smolsum.runs.paths import RunPaths, create_run
 from smolsum.training import keeper
 
@@ -73,12 +73,12 @@ def mirror(url: str, paths: RunPaths) -> Mirror:
 def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """What stores do with which file, in order."""
     found: list[tuple[str, str]] = []
-    for deed in ("write", "put", "remove"):
+    for deed in ("write", "remove"):
         real = getattr(Store, deed)
 
-        def noted(self: Store, *given: Any, deed: str = deed, real: Any = real) -> None:
-            real(self, *given)
-            found.append((deed, str(given[-1] if deed == "put" else given[0])))
+        def noted(self: Store, name: str, *more: Any, deed: str = deed, real: Any = real) -> None:
+            real(self, name, *more)
+            found.append((deed, name))
 
         monkeypatch.setattr(Store, deed, noted)
     return found
@@ -92,8 +92,8 @@ def of_step(step: int, name: str = "meta.json") -> str:
 KILLED = """
 import os, signal, sys, threading
 from smolsum.cli.main import main
-from smolsum.runs.mirror.store import Store
-from smolsum.runs.mirror.upload import Mirror
+from smolsum.runs.mirror import Mirror
+from smolsum.runs.mirror_store import Store
 write, wake = Store.write, Mirror.wake
 def wakened(mirror):
     wake(mirror)
@@ -219,7 +219,7 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(s3: S3Server, tmp_path: Path,
     one, two = ([name for _, name in done if f"step-00000{n}/" in name] for n in (1, 2))
     assert (one[-1], two[-1]) == (of_step(1), of_step(2))
     assert [deed for deed, name in done if name == of_step(1)] == ["write", "remove", "write"]
-    assert ("put", of_step(1, "model.safetensors")) in done[done.index(("remove", of_step(1))) :]
+    assert ("write", of_step(1, "model.safetensors")) in done[done.index(("remove", of_step(1))) :]
     seen = [name for _, name in done]
     assert seen.index("metrics.jsonl", 3) < seen.index(of_step(2))
     # pruned here, pruned there, and never before the newer one is complete
@@ -302,13 +302,13 @@ def test_an_outage_is_told_once_and_made_good(tmp_path: Path) -> None:
 def test_a_slow_store_does_not_slow_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the trainer calls returns while a file is still on its way, and a checkpoint that is being copied is named,
     so that it is not pruned."""
-    real, arrives = Store.put, threading.Event()
+    real, arrives = Store.write, threading.Event()
 
-    def slowed(self: Store, source: Path, name: str) -> None:
-        assert arrives.wait(PATIENCE_S)
-        real(self, source, name)
+    def slowed(self: Store, name: str, content: bytes | Path) -> None:
+        assert not name.startswith("checkpoints/") or arrives.wait(PATIENCE_S)
+        real(self, name, content)
 
-    monkeypatch.setattr(Store, "put", slowed)
+    monkeypatch.setattr(Store, "write", slowed)
     paths = a_run(tmp_path / "runs", "slow")
     (tmp_path / "far").mkdir()
     found = mirror(f"file://{tmp_path}/far", paths)
