@@ -10,7 +10,7 @@ from typing import Any
 
 from smolsum.config.judge_criteria import asking
 from smolsum.config.presets import leaves
-from smolsum.config.sections import Config
+from smolsum.config.sections import Config, RewardsConfig
 from smolsum.errors import UsageError
 from smolsum.evaluate.prompt_encoding import PromptWriter, encode_prompts, meteor_matching, split_fingerprints
 from smolsum.files import digest
@@ -234,7 +234,9 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
         "train": provenance["data"]["train"],
         "meteor": provenance["meteor"] if "meteor" in config.stages[name].used_signals else "",
         "settings": [
-            *(config.task.measures, dataclasses.asdict(config.rewards), dataclasses.asdict(config.sampling)),
+            # a reward that takes longer is the same reward
+            *(config.task.measures, dataclasses.asdict(config.rewards) | {"timeout_s": RewardsConfig.timeout_s}),
+            dataclasses.asdict(config.sampling),
             *(grpo, dataclasses.asdict(config.optimizer)),
         ],
         "adapter": dataclasses.asdict(config.lora) if config.model.adapter == "lora" else None,
@@ -262,6 +264,7 @@ def deciding(config: Config) -> dict[str, Any]:
     for stage in whole["stages"].values():
         if stage["mask_truncated"] == whole["grpo"]["mask_truncated"]:
             del stage["mask_truncated"]
+    del whole["rewards"]["timeout_s"]
     kept = {name: whole[name] for name in ("stages", "rewards", "sampling", "grpo", "optimizer")}
     kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
     kept |= {"judge": config.judge.measures} if config.judge.model else {}
