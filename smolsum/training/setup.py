@@ -10,7 +10,7 @@ from typing import Any
 
 from smolsum.config.judge_criteria import asking
 from smolsum.config.presets import leaves
-from smolsum.config.sections import Config, RewardsConfig
+from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.evaluate.prompt_encoding import PromptWriter, encode_prompts, meteor_matching, split_fingerprints
 from smolsum.files import digest
@@ -222,24 +222,22 @@ def corpus_facts(split: Split, tokenizer: Any) -> dict[str, Any]:
 
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
     """Return what identifies the weights at a stage's end: a digest of model, data, settings, and the stages before
-    (`previous`). Stages with the same fingerprint train to the same weights."""
-    stage, grpo = dataclasses.asdict(config.stages[name]) | {"steps": steps}, dataclasses.asdict(config.grpo)
-    grpo |= {"mask_truncated": stage.pop("mask_truncated")}
-    if not previous or stage["beta"] == 0:  # in the first stage both references are the same
+    (`previous`). Stages with the same fingerprint train to the same weights. A setting counts where it differs from its
+    default, so that a setting which is new changes no fingerprint of before."""
+    stage, grpo = _changed(config.stages[name]) | {"steps": steps}, _changed(config.grpo)
+    grpo |= {"mask_truncated": stage.pop("mask_truncated", None)}
+    if not previous or config.stages[name].beta == 0:  # in the first stage both references are the same
         grpo.pop("reference", None)
+    rewards = _changed(config.rewards)
+    rewards.pop("timeout_s", None)  # a reward that takes longer is the same reward
     relevant = {
         "stage": stage,
         "model": provenance["model"],
         "tokenizer": provenance["tokenizer"],
         "train": provenance["data"]["train"],
         "meteor": provenance["meteor"] if "meteor" in config.stages[name].used_signals else "",
-        "settings": [
-            # a reward that takes longer is the same reward
-            *(config.task.measures, dataclasses.asdict(config.rewards) | {"timeout_s": RewardsConfig.timeout_s}),
-            dataclasses.asdict(config.sampling),
-            *(grpo, dataclasses.asdict(config.optimizer)),
-        ],
-        "adapter": dataclasses.asdict(config.lora) if config.model.adapter == "lora" else None,
+        "settings": [config.task.measures, rewards, _changed(config.sampling), grpo, _changed(config.optimizer)],
+        "adapter": _changed(config.lora) if config.model.adapter == "lora" else None,
         "loop": tuple(getattr(config.train, key) for key in LOOP),
         "workers": tuple(getattr(config.workers, key) for key in SYNC) if config.workers.urls else None,
         "version": provenance["versions"]["smolsum"],
@@ -247,14 +245,20 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
     }
     if asking(TASKS[config.task.name].rewards.signals, config.stages[name].used_signals):
         relevant["judge"] = config.judge.measures
-    if stage["mix"] and (config.difficulty.by != "none" or config.difficulty.adapt):
-        settings = dataclasses.asdict(config.difficulty)
-        if not settings["adapt"]:
-            del settings["adapt"]  # which earlier runs do not know
-        relevant["difficulty"] = [settings, provenance.get("bands", "")]
+    if difficulty := _changed(config.difficulty):
+        relevant["difficulty"] = [difficulty, provenance.get("bands", "") if config.stages[name].mix else ""]
     if code := digests(config.stages[name].used_signals):
         relevant["plugins"] = code
     return digest(relevant)
+
+
+def _changed(settings: Any) -> dict[str, Any]:
+    """Return the settings of a record that differ from their defaults."""
+    default = {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(settings)
+    }
+    return {key: value for key, value in dataclasses.asdict(settings).items() if value != default[key]}
 
 
 def deciding(config: Config) -> dict[str, Any]:
@@ -268,8 +272,7 @@ def deciding(config: Config) -> dict[str, Any]:
     kept = {name: whole[name] for name in ("stages", "rewards", "sampling", "grpo", "optimizer")}
     kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
     kept |= {"judge": config.judge.measures} if config.judge.model else {}
-    if config.difficulty.by != "none" or config.difficulty.adapt:
-        kept |= {"difficulty": whole["difficulty"]}
+    kept |= {"difficulty": whole["difficulty"]} if _changed(config.difficulty) else {}
     kept |= {"lora": whole["lora"]} if config.model.adapter == "lora" else {}
     kept |= {"workers": {key: whole["workers"][key] for key in SYNC}} if config.workers.urls else {}
     signals = {name for stage in config.stages.values() for name in stage.used_signals}

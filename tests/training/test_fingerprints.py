@@ -85,3 +85,5 @@ def test_bands_count_where_a_stage_mixes_them() -> None:
     assert one["length"] != other["length"]
     assert one["quality"] == other["quality"]
     assert found("a", "difficulty.by=length")["length"] not in (one["length"], other["length"])
+    adapting = found("a", "difficulty.by=length", "difficulty.adapt=0.5")
+    assert adapting["length"] != found("a", "difficulty.by=length")["length"]
