@@ -24,7 +24,6 @@ from textual.filter import LineFilter
 from textual.theme import Theme
 
 from smolsum.errors import UsageError
-from smolsum.watch.canvas import Colourless
 from smolsum.watch.pane_text import DIM, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW
 
 Choice = Literal["auto", "dark", "light"]
@@ -72,12 +71,20 @@ class ThemedApp(App[None]):
         }
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual calls this for each line. Its own filter for NO_COLOR leaves greys."""
+        """Return how lines are coloured; Textual calls this for each one."""
         return self._filters_on[self.current_theme.dark]
 
     def action_theme(self) -> None:
         """Switch between the dark and the light theme."""
         self.theme = LIGHT.name if self.current_theme.dark else DARK
+
+
+class Colourless(LineFilter):
+    """Removes colours and keeps bold, underlined and reversed text. Textual's own filter for NO_COLOR leaves greys."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return a line without colours; Textual calls this for each one."""
+        return [Segment(text, style.without_color if style else style, control) for text, style, control in segments]
 
 
 class Painted(LineFilter):

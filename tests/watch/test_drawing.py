@@ -9,7 +9,7 @@ from rich.text import Text
 from support.watching import golden
 
 from smolsum.runs.series import Point
-from smolsum.watch.braille import Trace, bounds, draw, row_of
+from smolsum.watch.braille import Cell, Trace, bounds, draw, row_of
 from smolsum.watch.curves import letters
 from smolsum.watch.pane_text import cut, ending, number
 
@@ -24,6 +24,10 @@ WAVE = points([math.sin(n / 8) for n in range(100)])
 WIDE = tuple(Point(p.step, p.mean - 0.3, p.mean, p.mean + 0.3) for p in WAVE)
 
 
+def lines(drawing: list[list[Cell]]) -> list[str]:
+    return ["".join(char for char, _ in row) for row in drawing]
+
+
 @pytest.mark.parametrize("ascii", [False, True])
 def test_golden(ascii: bool) -> None:
     """A wave in every pattern, on both scales, sparse and dense: what is drawn does not change unseen."""
@@ -36,9 +40,9 @@ def test_golden(ascii: bool) -> None:
         ("log", [Trace(points([10 ** (n / 25 - 2) for n in range(100)]))], (0.01, 100.0), True),
     ]:
         drawing = draw(traces, 40, 6, x=(0, 99), y=y, log=log, ascii=ascii)
-        parts += [title, *(f"|{line}|" for line in drawing.lines)]
+        parts += [title, *(f"|{line}|" for line in lines(drawing))]
     sparse = draw([Trace(points([0.0, 1.0, 0.0]))], 20, 3, x=(0, 2), y=(0.0, 1.0), ascii=ascii)
-    parts += ["three points", *(f"|{line}|" for line in sparse.lines)]
+    parts += ["three points", *(f"|{line}|" for line in lines(sparse))]
     golden(f"braille{'-ascii' if ascii else ''}.txt", "\n".join(parts) + "\n")
 
 
@@ -46,19 +50,19 @@ def test_a_single_dot() -> None:
     """By hand: the dots of one character, from the lower left to the upper right."""
     drawing = draw([Trace(points([0.0, 1.0]))], 1, 1, x=(0, 1), y=(0.0, 1.0))
     # column 0: the bottom dot (0x40); column 1: joined to it, from the bottom to the top (0x08 + 0x10 + 0x20 + 0x80)
-    assert ord(drawing.lines[0]) - 0x2800 == 0x40 | 0x08 | 0x10 | 0x20 | 0x80
+    assert ord(drawing[0][0][0]) - 0x2800 == 0x40 | 0x08 | 0x10 | 0x20 | 0x80
 
 
 def test_later_traces_own_what_they_cross() -> None:
-    drawing = draw([Trace(points([0.5] * 5)), Trace(points([0.5] * 5))], 5, 1, x=(0, 4), y=(0.0, 1.0))
-    assert drawing.owners == ((1,) * 5,)
+    below, above = (Trace(points([0.5] * 5), style=style) for style in ("red", "green"))
+    drawing = draw([below, above], 5, 1, x=(0, 4), y=(0.0, 1.0))
+    assert {style for row in drawing for _, style in row} == {"green"}
 
 
 @given(st.lists(FINITE, max_size=60), st.integers(1, 30), st.integers(1, 8), st.booleans(), st.booleans())
 def test_always_fills_its_size(values: list[float], width: int, height: int, log: bool, ascii: bool) -> None:
     drawing = draw([Trace(points(values))], width, height, x=(0, 59), y=bounds(values, log=log), log=log, ascii=ascii)
-    assert [len(line) for line in drawing.lines] == [width] * height
-    assert [len(line) for line in drawing.owners] == [width] * height
+    assert [len(line) for line in lines(drawing)] == [width] * height
 
 
 @given(st.lists(FINITE | st.just(math.nan), max_size=20), st.booleans())
