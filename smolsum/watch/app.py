@@ -171,7 +171,6 @@ class WatchApp(RunView):
             self.say("no logarithmic scale: there are values of 0 or below")
 
     def action_export(self) -> None:
-        """Write the enlarged chart, or that of the metric under the bar, as SVG and CSV."""
         name = chosen_metric(self.snapshot()) if self.at == "metrics" else None
         if self.at != "chart" and name is None:
             self.say("enlarge a chart first (1-9, or a double click), then E exports it")
@@ -199,7 +198,6 @@ class WatchApp(RunView):
         self._look(panned(self.snapshot(), by))
 
     def action_all(self) -> None:
-        """Show all steps, without a cursor."""
         self._change(window=0, end=None, cursor=None)
 
     def action_side(self, by: int) -> None:
@@ -238,7 +236,6 @@ class WatchApp(RunView):
         self._browse(completion_browser.test_split(self.snapshot()))
 
     def _browse(self, options: ViewOptions) -> None:
-        """List these on the page of completions."""
         self.at = "completions" if "completions" in self._pages() else self.at
         self._look(options)
 

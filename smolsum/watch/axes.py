@@ -58,7 +58,6 @@ class Axis:
         return float(self._steps[after])
 
     def points(self, points: Sequence[Point]) -> list[Point]:
-        """Return points at their places."""
         if self.unit == "step":
             return list(points)
         return [Point(self.place(p.step), p.low, p.mean, p.high) for p in points]
@@ -262,7 +261,6 @@ def stepped(snapshot: Snapshot, by: int, columns: int) -> ViewOptions:
 
 
 def _whole(snapshot: Snapshot) -> tuple[float, float]:
-    """The first and the last step that there is."""
     return window(replace(snapshot, options=replace(snapshot.options, window=0, end=None)))
 
 

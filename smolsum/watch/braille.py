@@ -109,7 +109,6 @@ def bounds(values: Sequence[float], *, log: bool = False) -> tuple[float, float]
 
 
 def _inked(pattern: Pattern, column: int, row: int, ascii: bool) -> bool:
-    """Whether the pattern has a dot here."""
     match pattern:
         case "solid":
             return True

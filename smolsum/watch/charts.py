@@ -26,7 +26,7 @@ from smolsum.watch.axes import (
     window,
     without_outliers,
 )
-from smolsum.watch.braille import Cell, Pattern, Trace, draw, heights, nearest, row_of
+from smolsum.watch.braille import Pattern, Trace, draw, heights, nearest, row_of
 from smolsum.watch.curves import CHARTS, RUNS, VALIDATION, Chart, legend, letter_of, rewarded, shown_curves
 from smolsum.watch.pane_text import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, Pane, number
 from smolsum.watch.snapshot import Snapshot
@@ -128,7 +128,6 @@ def parts_of(snapshot: Snapshot, width: int, spec: Chart) -> list[Part]:
 
 
 def _has(snapshot: Snapshot, spec: Chart, span: Span) -> bool:
-    """Whether a curve of the first run has a value in these steps."""
     series = [snapshot.run.series[curve.metric] for curve in shown_curves(snapshot, spec)]
     return any((found := one.at(span.last)) is not None and found[0] >= span.first for one in series)
 
@@ -145,7 +144,6 @@ def _places(snapshot: Snapshot, span: Span) -> tuple[float, float]:
 
 
 def _nothing(snapshot: Snapshot, spec: Chart) -> str:
-    """Why a chart is empty."""
     if spec.title == VALIDATION and snapshot.run.settings.validate_every == 0:
         return "this run does not validate: train.validate_every = 0"
     if not snapshot.run.row:
@@ -239,10 +237,10 @@ def _part(
         if drawing[row][column][0] == " ":
             drawing[row][column] = (char, style)
 
+    changes = [one.first for one in spans_of_rewards(snapshot.run)[1:] if span.first < one.first <= span.last]
     for row in range(rows):
-        for change in spans_of_rewards(snapshot.run)[1:]:
-            if span.first < change.first <= span.last:
-                under(row, nearest(part.columns, part.x, axis.place(change.first)), "!" if ascii else "┊")
+        for step in changes:
+            under(row, nearest(part.columns, part.x, axis.place(step)), "!" if ascii else "┊")
         for column in range(0, part.columns, GUIDE_EVERY) if 0 < row < rows - 1 and row in labels else ():
             under(row, column, "." if ascii else "·")
     for point in points:
@@ -254,12 +252,14 @@ def _part(
     for row in range(rows) if cursor is not None and span.first <= cursor <= span.last else ():
         under(row, nearest(part.columns, part.x, axis.place(cursor or 0)), "|" if ascii else "│", "bold")
     side = ("|" if ascii else "│") if part.column == GUTTER else ("!" if ascii else "┃")
-    ends, lines = _ends(layers, rows, y, log), []
+    ends, room, lines = _ends(layers, rows, y, log), FOLLOWS if part.last else 1, []
     for row, cells in enumerate(drawing):
-        end = ends.get(row, Text())[: FOLLOWS if part.last else 1]
-        end.pad_right((FOLLOWS if part.last else 1) - len(end))
         line = Text(f"{labels.get(row, ''):>{GUTTER - 1}}{side}", style=DIM)
-        lines.append(_joined(line, cells).append_text(end))
+        for style, group in groupby(cells, key=lambda cell: cell[1]):
+            line.append("".join(char for char, _ in group), style)
+        end = ends.get(row, Text())[:room]
+        end.pad_right(room - len(end))
+        lines.append(line.append_text(end))
     return lines
 
 
@@ -269,13 +269,6 @@ def _labels(y: tuple[float, float], rows: int, log: bool) -> dict[int, str]:
     placed = {row_of(value, rows, y, log): value for value in values}
     ticks = {row: value for row, value in placed.items() if 1 < row < rows - 2}
     return dict(zip([0, rows - 1, *ticks], scale_labels(y[1], y[0], [*ticks.values()], GUTTER - 1), strict=True))
-
-
-def _joined(line: Text, cells: Sequence[Cell]) -> Text:
-    """The line with cells behind it."""
-    for style, group in groupby(cells, key=lambda cell: cell[1]):
-        line.append("".join(char for char, _ in group), style)
-    return line
 
 
 def _ends(layers: Sequence[Trace], rows: int, y: tuple[float, float], log: bool) -> dict[int, Text]:

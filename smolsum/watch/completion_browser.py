@@ -90,7 +90,6 @@ class Browser:
         return self._groups
 
     def _search(self, options: ViewOptions) -> None:
-        """Start the searches that these options need, end the others, and let complete ones follow the run."""
         wanted = [Wanted(text=options.query)] if options.query else []
         wanted += [Wanted(prompt_id=options.prompt)] if options.listing == "time" else []
         for other in [one for one in self._scans if one not in wanted]:
@@ -168,7 +167,6 @@ class PairReader:
 
     @property
     def running(self) -> bool:
-        """Whether a file is being read."""
         return self._thread is not None and self._thread.is_alive()
 
     def read(self, options: ViewOptions) -> BeforeAfter:
@@ -263,13 +261,11 @@ def change_of(before: EvaluationSamples, after: EvaluationSamples, name: str, me
 
 
 def row_of(options: ViewOptions, rows: int) -> int:
-    """Return the row under the bar."""
     row = options.rows.get(options.listing, 0)
     return rows - 1 if row < 0 else min(row, rows - 1)
 
 
 def group_of(snapshot: Snapshot) -> Group | None:
-    """Return the selected group."""
     if snapshot.selected is not None:
         prompt, _ = snapshot.selected
         return next((group for group in snapshot.groups if group.samples[0].prompt_id == prompt), None)
@@ -306,7 +302,6 @@ def at_row(snapshot: Snapshot, row: int) -> ViewOptions:
 
 
 def _count(snapshot: Snapshot) -> int:
-    """How many rows the browser lists."""
     found, tests, group = snapshot.found, snapshot.tests, group_of(snapshot)
     match snapshot.options.listing:
         case "hits":

@@ -13,7 +13,21 @@ from smolsum.runs.records import SampledRollout
 from smolsum.runs.sample_errors import asked_and_got, sample_errors
 from smolsum.runs.sample_scan import MAX_HITS, Hits, Scan, Source
 from smolsum.watch.completion_browser import change_of, example_of, group_of, row_of, sample_of
-from smolsum.watch.pane_text import DIM, GREEN, ORANGE, RED, SKY, Pane, cut, ending, flowed, listed, number, wrapped
+from smolsum.watch.pane_text import (
+    DIM,
+    GREEN,
+    ORANGE,
+    RED,
+    SKY,
+    Pane,
+    cut,
+    ending,
+    flowed,
+    listed,
+    number,
+    scrolled,
+    wrapped,
+)
 from smolsum.watch.snapshot import Snapshot
 
 NAME, VALUE = 12, 7
@@ -35,7 +49,6 @@ CONTEXT = 2
 
 
 def table(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Return what the browser lists."""
     listings: dict[str, Callable[[Snapshot, int, int], Pane]] = {"hits": _hits, "time": _over_time, "tests": _tests}
     return listings.get(snapshot.options.listing, _step)(snapshot, width, height)
 
@@ -237,8 +250,8 @@ def text(snapshot: Snapshot, width: int, height: int) -> Pane:
     lines += flowed(group.post, width) if group.post else [Text(" an evaluation does not keep its prompts", style=DIM)]
     where = f" of {group.evaluation or f'step {group.step}'}, {group.prompt_id}" if snapshot.found else ""
     note = f"{asked_and_got(sample, snapshot.run.settings)}{', cut' if sample.truncated else ''}"
-    found = _first_hit(lines) if options.listing == "hits" else 0
-    return _scrolled(f"rollout {sample.number + 1}{where}", note, lines, height, options.scroll, found)
+    begin = _first_hit(lines, height) if options.listing == "hits" else 0
+    return scrolled(f"rollout {sample.number + 1}{where}", note, lines, height, begin + options.scroll)
 
 
 def before(snapshot: Snapshot, width: int, height: int) -> Pane:
@@ -263,7 +276,7 @@ def _side(snapshot: Snapshot, width: int, height: int, *, after: bool) -> Pane:
         lines = _difference(tests.before.samples[name].text, sample.text, width)
     else:
         lines = _highlighted(sample.text, options.query, width)
-    first = _first_hit(lines)
+    first = _first_hit(lines, height)
     lines.append(Text())
     for metric in _headlines(run, tests.after.metrics, options.sort):
         value, change = sample.rewards.get(metric), change_of(tests.before, tests.after, name, metric)
@@ -271,7 +284,7 @@ def _side(snapshot: Snapshot, width: int, height: int, *, after: bool) -> Pane:
         lines.append(Text.assemble((f" {_title(run, metric)} {number(value)}", DIM), grown))
     tokens = side.tokens[name]
     note = ", ".join([asked_and_got(sample, run.settings, tokens), *sample_errors(sample, run.settings, tokens)])
-    return _scrolled(f"{title}: {side.name}", note, lines, height, options.scroll, first)
+    return scrolled(f"{title}: {side.name}", note, lines, height, first + options.scroll)
 
 
 def _headlines(run: Run, metrics: Sequence[str], sort: str = "") -> list[str]:
@@ -299,18 +312,11 @@ def _rewards(snapshot: Snapshot, group: Group, sample: SampledRollout, width: in
     return [*lines, Text()] if lines else []
 
 
-def _scrolled(title: str, note: str, lines: list[Text], height: int, scroll: int, first: int = 0) -> Pane:
-    """A pane of the lines from the scrolled one on, counted from where line `first` is in view."""
-    least = max(first - CONTEXT, 0) if first >= height else 0
-    start = max(min(least + scroll, len(lines) - height), 0)
-    if len(lines) > height:
-        note += f"  {start + 1}-{min(start + height, len(lines))} of {len(lines)}"
-    return Pane(title, note, tuple(lines[start : start + height]))
-
-
-def _first_hit(lines: list[Text]) -> int:
-    """The first line with a highlighted text; 0 without any."""
-    return next((place for place, line in enumerate(lines) if any("reverse" in str(s.style) for s in line.spans)), 0)
+def _first_hit(lines: list[Text], height: int) -> int:
+    """The line to begin with so that the first highlighted text is in view."""
+    hits = (place for place, line in enumerate(lines) if any("reverse" in str(span.style) for span in line.spans))
+    first = next(hits, 0)
+    return max(first - CONTEXT, 0) if first >= height else 0
 
 
 def _highlighted(text: str, query: str, width: int) -> list[Text]:

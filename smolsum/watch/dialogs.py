@@ -315,7 +315,6 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
             options.highlighted = min(max((options.highlighted or 0) + by, 0), len(self._lines) - 1)
 
     def action_mark(self) -> None:
-        """Mark the run under the bar to be compared, or unmark it."""
         if self._at in self._marked:
             self._marked.remove(self._at)
         elif self._at is not None and len(self._marked) < len(RUNS):

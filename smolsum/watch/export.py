@@ -70,12 +70,10 @@ def values(snapshot: Snapshot, spec: Chart) -> str:
 
 
 def _metrics(spec: Chart, run: Run) -> list[str]:
-    """The metrics of a chart's curves and of its band."""
     return [curve.metric for curve in spec.curves(run)] + list(spec.band or ())
 
 
 def picture(snapshot: Snapshot, spec: Chart, *, light: bool) -> str:
-    """Return the chart as SVG, as the terminal shows it."""
     width, height = SIZE
     pane = chart(snapshot, width - 2, height - 2, spec)
     return svg(framed(pane, width, height, ascii=snapshot.options.ascii), snapshot.run.paths.name, light=light)

@@ -105,7 +105,6 @@ def _news(snapshot: Snapshot) -> str:
 
 
 def _sampled(status: Status) -> str:
-    """The count of completions, their speed and the time left, as far as they are known."""
     of = f" of {status.completions}" if status.completions else ""
     speed = "" if status.tok_s is None else f"{status.tok_s:,.0f} tok/s"
     left = "" if status.left_s is None else f"{duration(status.left_s)} left"

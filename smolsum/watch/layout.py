@@ -77,7 +77,6 @@ class Slot:
     height: int
 
     def has(self, x: int, y: int) -> bool:
-        """Whether a character of the screen is in it."""
         return self.x <= x < self.x + self.width and self.y <= y < self.y + self.height
 
 
@@ -153,7 +152,6 @@ def _compare(snapshot: Snapshot, area: Area) -> tuple[Slot, ...]:
 
 
 def _charts(snapshot: Snapshot, most: int) -> list[str]:
-    """The panes of the page of charts: pinned metrics, then the charts."""
     pinned = [f"{METRIC}{name}" for name in snapshot.options.pinned]
     return [*pinned, *(f"chart{n}" for n in range(len(CHARTS)))][:most]
 

@@ -71,6 +71,16 @@ def listed(
     return Pane(title, note, (*lines, *below)[:height])
 
 
+def scrolled(title: str, note: str, lines: Sequence[Text], height: int, start: int, *, head: int = 0) -> Pane:
+    """Return a pane of the lines from `start` on, or as far down as they fill it, below the first `head` ones, which
+    stay; the note says which they are, where they do not all fit."""
+    room, count = height - head, len(lines) - head
+    start = max(min(start, count - room), 0)
+    if count > room:
+        note = f"{start + 1}-{start + room} of {count}{'  ' if note else ''}{note}"
+    return Pane(title, note, (*lines[:head], *lines[head + start : head + start + room]))
+
+
 def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Text]:
     """Return a paragraph in lines of at most `width` cells."""
     found = wrap(text, max(width, 8), initial_indent=indent, subsequent_indent=indent) or [""]

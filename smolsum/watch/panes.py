@@ -36,6 +36,7 @@ from smolsum.watch.pane_text import (
     ending,
     listed,
     number,
+    scrolled,
     time_of_day,
     wrapped,
 )
@@ -101,10 +102,8 @@ def settings(snapshot: Snapshot, width: int, height: int) -> Pane:
         Text(clean(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}"))
         for key, value in leaves(snapshot.run.config).items()
     ]
-    start = min(snapshot.options.scroll, max(len(lines) - height, 0))
-    whose = f" of {RUNS[0]}" if snapshot.others else ""
-    place = f"{start + 1}-{min(start + height, len(lines))} of {len(lines)}  " if len(lines) > height else ""
-    return Pane(f"config{whose}", f"{place}{snapshot.run.paths.config}", tuple(lines[start : start + height]))
+    title = f"config of {RUNS[0]}" if snapshot.others else "config"
+    return scrolled(title, str(snapshot.run.paths.config), lines, height, snapshot.options.scroll)
 
 
 def times(snapshot: Snapshot, width: int, height: int) -> Pane:
@@ -279,13 +278,10 @@ def run_log(snapshot: Snapshot, width: int, height: int) -> Pane:
         head = Text.assemble((time, DIM), (f"{mark:<3}", f"bold {style}".strip()))
         lines += [head.append_text(text[0]), *(Text(" " * INDENT).append_text(line) for line in text[1:])]
         lines += [Text(f"{'':{INDENT}}{clean(line)}"[:width], style=DIM) for line in more]
-    end = max(len(lines) - snapshot.options.scroll, min(height, len(lines)))
-    shown = lines[max(end - height, 0) : end]
     warnings = sum(level != "note" for _, _, level, _, _ in events)
-    note = f"{len(events)}" + (f", {warnings} marked" if warnings else "")
-    if len(lines) > height:
-        note += f"  {end - len(shown) + 1}-{end} of {len(lines)} lines"
-    return Pane("log", note, tuple(shown or [Text("none yet", style=DIM)]))
+    note = f"{len(events)} message{'' if len(events) == 1 else 's'}" + (f", {warnings} marked" if warnings else "")
+    start = len(lines) - height - snapshot.options.scroll
+    return scrolled("log", note, lines or [Text("none yet", style=DIM)], height, start)
 
 
 def _entries(snapshot: Snapshot) -> list[tuple[tuple[str, int], str, str, int, str]]:

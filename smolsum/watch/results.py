@@ -24,6 +24,7 @@ from smolsum.watch.pane_text import (
     cut,
     ending,
     number,
+    scrolled,
     wrapped,
 )
 from smolsum.watch.snapshot import Snapshot
@@ -179,8 +180,9 @@ def differences(snapshot: Snapshot, width: int, height: int) -> Pane:
     rows = {key: [_value(one, key) for one in settings] for key in keys if _differs(key, settings)}
     if not rows:
         return Pane("settings that differ", "0", (Text("all runs have the same settings", style=DIM),))
-    note, lines = _scrolled(snapshot, _table(snapshot, rows, width), height)
-    return Pane("settings that differ", note or str(len(rows)), lines)
+    lines = _table(snapshot, rows, width)
+    note = "" if len(lines) > height else str(len(rows))
+    return scrolled("settings that differ", note, lines, height, snapshot.options.scroll, head=1)
 
 
 def _differs(key: str, settings: Sequence[Mapping[str, object]]) -> bool:
@@ -235,17 +237,8 @@ def comparison(snapshot: Snapshot, width: int, height: int) -> Pane:
     lines = _table(snapshot, rows, width)
     if not comparable:
         lines.append(Text("evaluated on different test prompts: not comparable", style=ORANGE))
-    note, visible = _scrolled(snapshot, lines, height)
-    legend = f"newest of each run{f', {BEST} best' if starred else ''}"
-    return Pane("results", "  ".join(filter(None, [note, legend])), visible)
-
-
-def _scrolled(snapshot: Snapshot, lines: Sequence[Text], height: int) -> tuple[str, tuple[Text, ...]]:
-    """The head and the lines from the scrolled one on; where they do not all fit, which these are."""
-    start = min(snapshot.options.scroll, max(len(lines) - height, 0))
-    shown = (lines[0], *lines[1 + start : start + height])
-    fits = len(shown) == len(lines)
-    return "" if fits else f"{start + 1}-{start + len(shown) - 1} of {len(lines) - 1}", shown
+    note = f"newest of each run{f', {BEST} best' if starred else ''}"
+    return scrolled("results", note, lines, height, snapshot.options.scroll, head=1)
 
 
 def _same_prompts(summaries: Sequence[Summary]) -> bool:

@@ -105,7 +105,6 @@ class BeforeAfter:
 
     @property
     def sort_keys(self) -> list[str]:
-        """What the examples can be sorted by."""
         return list(dict.fromkeys(["sample", "tokens", *self.after.metrics, "error"]))
 
 
@@ -132,7 +131,6 @@ class Snapshot:
 
     @property
     def run_state(self) -> RunState:
-        """The state of the run at this moment."""
         return run_state(self.run, self.now)
 
     @property

@@ -75,7 +75,6 @@ class ThemedApp(App[None]):
         return self._filters_on[self.current_theme.dark]
 
     def action_theme(self) -> None:
-        """Switch between the dark and the light theme."""
         self.theme = LIGHT.name if self.current_theme.dark else DARK
 
 

@@ -200,7 +200,6 @@ class RunView(ThemedApp):
         yield self._canvas
 
     def _look_first(self) -> None:
-        """Read what the first page shows of a long run, and of the others."""
         for run in (self.watched, *self.others):
             run.poll(FIRST_LOOK_S / (1 + len(self.others)))
 
@@ -213,7 +212,6 @@ class RunView(ThemedApp):
         self.call_after_refresh(self._redraw)  # Textual knows the new size only then
 
     def snapshot(self) -> Snapshot:
-        """Return this moment of the view."""
         return replace(self._browser.load(self.options), grid=self._grid.view(self.watched.paths))
 
     def _follow(self) -> bool:
@@ -280,7 +278,6 @@ class RunView(ThemedApp):
         self._canvas.put(height - 1, [line])
 
     def _change(self, **choices: object) -> None:
-        """Change options and draw."""
         self._look(replace(self.options, **choices))  # type: ignore[arg-type]
 
     def _look(self, options: ViewOptions) -> None:
