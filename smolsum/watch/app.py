@@ -20,6 +20,7 @@ from smolsum.watch.keys import KEYS, MANY, PAGE
 from smolsum.watch.layout import Slot
 from smolsum.watch.panes import chosen_metric, metrics_shown
 from smolsum.watch.snapshot import SMOOTHING, ViewOptions
+from smolsum.watch.themes import DARK, LIGHT
 from smolsum.watch.view import Canvas, MouseSelection, RunView
 
 Request = Literal["pause", "resume", "stop"]
@@ -376,6 +377,9 @@ class WatchApp(RunView):
         except SmolsumError as error:
             self.say(str(error))
         self._poll()
+
+    def action_theme(self) -> None:
+        self.theme = LIGHT.name if self.current_theme.dark else DARK
 
     def action_leave(self) -> None:
         self.exit()

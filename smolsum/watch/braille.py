@@ -1,7 +1,7 @@
 """Line charts in a terminal: from points to braille characters of two by four dots, or plain ASCII.
 
 Lines differ without colour: each has a pattern, and a letter at its right end. Libraries of charts for terminals tell
-lines apart by colour alone, and draw neither ranges nor what lies beyond a scale, so this is our own.
+lines apart by colour alone, and draw neither ranges nor marks for values beyond a scale, so this is our own.
 """
 
 import math

@@ -217,7 +217,7 @@ class PairReader:
         change of a measure; the greatest first, or the reverse, what is missing last."""
         common = [name for name in before.samples if name in after.samples]
         if options.prompt:  # the one that was searched for comes first
-            common.sort(key=lambda name: not is_meant(name, options.prompt))
+            common.sort(key=lambda name: not _is_meant(name, options.prompt))
         sort, settings = options.sort, self._run.settings
         if sort not in BeforeAfter(before, after, (), ()).sort_keys or sort == "sample":
             return common[:: -1 if options.backwards else 1]
@@ -239,8 +239,8 @@ def _nothing(missing: str, names: Sequence[str] = ()) -> BeforeAfter:
     return BeforeAfter(none, none, (), names, missing)
 
 
-def is_meant(example: str, query: str) -> bool:
-    """Return whether a search names an example: by its id, or by the number that the id ends with (17: test-0017)."""
+def _is_meant(example: str, query: str) -> bool:
+    """Whether a search names an example: by its id, or by the number that the id ends with (17: test-0017)."""
     number = re.fullmatch(r"(?:.*\D)?0*(\d+)", example)
     return example == query or (number is not None and query.lstrip("0") == number[1].lstrip("0") and query.isdigit())
 
@@ -250,7 +250,7 @@ def _has_example(run: Run, query: str) -> bool:
     folder = run.paths.stage_evaluation("start")
     with suppress(OSError):
         ids = re.findall(rb'"id": ?"([^"]*)"', (folder / GENERATIONS).read_bytes()) if query.isprintable() else []
-        return any(is_meant(name.decode(errors="replace"), query) for name in ids)
+        return any(_is_meant(name.decode(errors="replace"), query) for name in ids)
     return False
 
 

@@ -203,12 +203,14 @@ def draw_lines(
         here, state = line.paths.root == at, line.state.state
         name = ending(clean(line.paths.name), room, ascii=ascii)
         style = RED if state in TROUBLE else STATE_STYLE.get(state, DIM)
-        text = Text(f"{'>' if here else ' '}{letters.get(line.paths.root, ' ')} {name:<{room}}", no_wrap=True)
+        text = Text(
+            f"{'>' if here else ' '}{letters.get(line.paths.root, ' ')} {name:<{room}}", no_wrap=True, overflow="crop"
+        )
         for title, cells in columns.items():
             text.append(cell(title, cells[place]), style=style if title == "state" and not here else "")
         drawn.append(text)
     head = f"   {'run':<{room}}" + "".join(cell(title, title) for title in columns)
-    return Text(head, style=DIM, no_wrap=True), drawn
+    return Text(head, style=DIM, no_wrap=True, overflow="crop"), drawn
 
 
 def _results_column(lines: Sequence[RunLine], title: str, star: str) -> list[str]:
@@ -380,4 +382,4 @@ def _queue(names: Sequence[str]) -> Text:
     lines = [f"   {name}  to train" for name in names[:MAX_QUEUED]]
     if more := len(names) - len(lines):
         lines.append(f"   … and {more} more to train")
-    return Text("\n".join(lines[::-1]), style=DIM, no_wrap=True)
+    return Text("\n".join(lines[::-1]), style=DIM, no_wrap=True, overflow="crop")

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,12 +82,11 @@ def svg(lines: Sequence[Text], title: str, *, light: bool) -> str:
     """Return lines of text as SVG, in the colours of a theme."""
     background, foreground = (Color.parse(text) for text in BACKGROUNDS[light])
     width = max(line.cell_len for line in lines)
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        console = Console(width=width, file=nowhere, record=True, force_terminal=True, color_system="truecolor")
-        for line in lines:
-            segments = [Segment(one.text, one.style) for one in line.render(console) if one.text]
-            console.print(Segments(Painted(light=light).apply(segments, background)), end="")
-            console.print()
+    console = Console(width=width, file=io.StringIO(), record=True, force_terminal=True, color_system="truecolor")
+    for line in lines:
+        segments = [Segment(one.text, one.style) for one in line.render(console) if one.text]
+        console.print(Segments(Painted(light=light).apply(segments, background)), end="")
+        console.print()
     theme = TerminalTheme(background.rgb, foreground.rgb, [(0, 0, 0)] * 8)
     return bare(console.export_svg(title=title, theme=theme))
 

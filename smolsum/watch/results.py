@@ -118,8 +118,8 @@ def _sampled_start(run: Run) -> str:
     return run.results["start"].so_far if "start" in run.results else ""
 
 
-def runs_of(snapshot: Snapshot) -> list[tuple[str, str, Run, RunState]]:
-    """Return letter, colour, run and state of each run of the view."""
+def _runs_of(snapshot: Snapshot) -> list[tuple[str, str, Run, RunState]]:
+    """Letter, colour, run and state of each run of the view."""
     runs = [snapshot.run, *snapshot.others]
     return [
         (letter, CURVES[place % len(CURVES)], run, run_state(run, snapshot.now))
@@ -132,7 +132,7 @@ def compared_in_head(snapshot: Snapshot, room: int) -> Text:
     ascii, line = snapshot.options.ascii, Text()
     for form in ("named", "unnamed", "short"):
         line = Text()
-        for letter, colour, run, at in runs_of(snapshot)[1:]:
+        for letter, colour, run, at in _runs_of(snapshot)[1:]:
             name = f"{clean(run.paths.name)} " if form == "named" else ""
             state = f"{run.step}" if form == "short" else f"{at.state.upper()} {progress(run)}"
             line.append(f"  {letter} {name}{at.mark(ascii)} {state}", style=RED if at.state in TROUBLE else colour)
@@ -144,7 +144,7 @@ def compared_in_head(snapshot: Snapshot, room: int) -> Text:
 def states(snapshot: Snapshot, width: int, height: int) -> Pane:
     """Return a line for each run: letter, name, state, stage, step, newest reward, time so far, time left; then why one
     failed, and what helps."""
-    ascii, runs = snapshot.options.ascii, runs_of(snapshot)
+    ascii, runs = snapshot.options.ascii, _runs_of(snapshot)
     rows, problems = [["state", "stage", "step", "reward", "elapsed", "eta"]], []
     for letter, _, run, at in runs:
         took = pace(run, at, snapshot.now)
@@ -260,7 +260,7 @@ def _best(values: Sequence[float | None], better: str) -> int | None:
 def _table(snapshot: Snapshot, rows: Mapping[str, Sequence[str]], width: int) -> list[Text]:
     """A head with the letters, and a line for each row, with a column for each run; cells that are too wide show their
     ends."""
-    runs, ascii = runs_of(snapshot), snapshot.options.ascii
+    runs, ascii = _runs_of(snapshot), snapshot.options.ascii
     cell = max(MIN_CELL, min(MAX_CELL, max(len(one) for cells in rows.values() for one in cells)))
     key = min(max(map(len, rows)), MAX_KEY, max(width - len(runs) * (cell + 1), MIN_KEY))
     cell = max(min(cell, (width - key) // len(runs) - 1), 1)

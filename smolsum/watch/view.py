@@ -10,7 +10,8 @@ from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 from textual import events
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
+from textual.filter import LineFilter
 from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
@@ -27,7 +28,7 @@ from smolsum.watch.keys import footer
 from smolsum.watch.layout import Slot
 from smolsum.watch.pane_text import ORANGE, cut
 from smolsum.watch.snapshot import Snapshot, ViewOptions
-from smolsum.watch.themes import ThemedApp
+from smolsum.watch.themes import DARK, LIGHT, filters
 
 POLL_S = 0.5
 REDRAW_S = 0.25
@@ -146,7 +147,7 @@ def _cells(text: str, begin: int, end: int) -> str:
     return found
 
 
-class RunView(ThemedApp):
+class RunView(App[None]):
     """Draws a run, and the curves of others next to its own, as its options say; its keys are in `WatchApp`."""
 
     def __init__(
@@ -162,7 +163,11 @@ class RunView(ThemedApp):
     ) -> None:
         """With `choosing`, the view opens with the list of runs over it; with `following`, it goes from run to run of
         the grid that the run belongs to; `light`: with the light theme."""
-        super().__init__(light=light)
+        super().__init__()
+        self.register_theme(LIGHT)
+        self.theme = LIGHT.name if light else DARK
+        usual = super().get_line_filters()
+        self._filters_on = {dark: filters(usual, dark=dark, colour=not self.no_color) for dark in (False, True)}
         self.animation_level = "none"
         self.readonly, self._choosing, self._following = readonly, choosing, following
         self.options = replace(options or ViewOptions(), asks=not readonly)
@@ -177,6 +182,10 @@ class RunView(ThemedApp):
         self._saying = self._state = ""
         self._searched: object = None
         """how far searches were when the page was drawn"""
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return how lines are coloured; Textual calls this for each one."""
+        return self._filters_on[self.current_theme.dark]
 
     def _take(self, run: Run, others: Sequence[Run]) -> None:
         """Make these the runs of the view, and forget all that belongs to those before."""

@@ -27,7 +27,7 @@ from smolsum.watch.axes import (
     zoomed,
 )
 from smolsum.watch.charts import GUTTER, MIN_ROWS_WITH_AXIS, chart, log_is_possible, parts_of, step_at
-from smolsum.watch.curves import CHARTS, chart_named
+from smolsum.watch.curves import CHARTS, chart_named, letters
 from smolsum.watch.header import header
 from smolsum.watch.pane_text import Pane
 from smolsum.watch.panes import sparklines
@@ -295,3 +295,8 @@ def test_labels_of_a_zoomed_axis_are_different(tmp_path: Path, unit: str, labels
     assert [label in line for label in labels] == [True, True], line
     names = line.split()[:-1]
     assert len({*names}) == len(names)
+
+
+def test_letters() -> None:
+    """The first free letter of each name; never a or b, which are runs, whatever the case."""
+    assert letters(["length", "bleu", "bleu-2", "Meteor", "ab", "ab", ""], taken="v") == [*"leumcdf"]

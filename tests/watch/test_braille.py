@@ -1,17 +1,14 @@
-"""The renderer of charts as a pure function; numbers, cut lines and letters in the room that they have."""
+"""The renderer of charts as a pure function."""
 
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.text import Text
 from support.watching import golden
 
 from smolsum.runs.series import Point
 from smolsum.watch.braille import Cell, Trace, bounds, draw, row_of
-from smolsum.watch.curves import letters
-from smolsum.watch.pane_text import cut, ending, number
 
 FINITE = st.floats(-1e6, 1e6)
 
@@ -77,37 +74,3 @@ def test_bounds_are_apart(values: list[float], log: bool) -> None:
 def test_rows() -> None:
     assert [row_of(value, 5, (0.0, 1.0)) for value in (1.0, 0.5, 0.0, 9.0, -9.0)] == [0, 2, 4, 0, 4]
     assert row_of(1.0, 5, (0.01, 100.0), log=True) == 2
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300))
-def test_a_number_has_at_most_seven_characters(value: float) -> None:
-    """The scale of a chart has room for seven, and a number keeps its size within them."""
-    shown = number(value)
-    assert len(shown) <= 7
-    assert float(shown) == pytest.approx(value, rel=0.5, abs=0.0)
-
-
-def test_numbers_that_were_too_long() -> None:
-    """Powers of ten have no more digits than they need."""
-    assert [number(value) for value in (-1.25e-5, -1.5e-300, -123_456.7)] == ["-1.3e-5", "-2e-300", "-1.2e5"]
-
-
-@pytest.mark.parametrize(
-    ("width", "ascii", "shown"), [(9, False, "123456789"), (8, False, "1234567…"), (8, True, "12345...")]
-)
-def test_a_cut_line_says_so(width: int, ascii: bool, shown: str) -> None:
-    assert cut(Text("123456789"), width, ascii=ascii).plain == shown
-
-
-@pytest.mark.parametrize(
-    ("width", "ascii", "shown"),
-    [(14, False, "127.0.0.1:8461"), (6, False, "…:8461"), (6, True, "..8461"), (0, False, "")],
-)
-def test_an_address_keeps_its_end(width: int, ascii: bool, shown: str) -> None:
-    """Two workers of one machine differ in their ports."""
-    assert ending("127.0.0.1:8461", width, ascii=ascii) == shown
-
-
-def test_letters() -> None:
-    """The first free letter of each name; never a or b, which are runs, whatever the case."""
-    assert letters(["length", "bleu", "bleu-2", "Meteor", "ab", "ab", ""], taken="v") == [*"leumcdf"]
