@@ -232,7 +232,8 @@ def _chart(sweep: Sweep) -> list[str]:
         return []
     last, y = len(sweep.trials), bounds(values)
     traces = [Trace(tuple(points), "solid" if letter == "s" else "dotted") for letter, points in known.items()]
-    drawing = draw(traces, COLUMN * last + 1, CHART_HEIGHT, x=(0.0, float(last)), y=y, ascii=ascii)
+    rows = draw(traces, COLUMN * last + 1, CHART_HEIGHT, x=(0.0, float(last)), y=y, ascii=ascii)
+    drawing = ["".join(char for char, _ in row) for row in rows]
     ends: dict[int, str] = {}
     for letter, points in known.items():
         if points:
@@ -240,7 +241,7 @@ def _chart(sweep: Sweep) -> list[str]:
             ends[row] = ends.get(row, " ") + letter
     scale = {0: f"{y[1]:.3g}", CHART_HEIGHT - 1: f"{y[0]:.3g}"}
     bar = "|" if ascii else "│"
-    drawn = [f"{scale.get(n, ''):>{AXIS - 2}} {bar}{line}{ends.get(n, '')}" for n, line in enumerate(drawing.lines)]
+    drawn = [f"{scale.get(n, ''):>{AXIS - 2}} {bar}{line}{ends.get(n, '')}" for n, line in enumerate(drawing)]
     labels = "".join(f"{label:<{COLUMN}}" for label in ["start", *(f"{trial.rate:g}" for trial in sweep.trials)])
     return ["reward after the trial (s sampled, g greedy)", *drawn, f"{'':{AXIS}}{labels}".rstrip()]
 

@@ -45,7 +45,6 @@ class GridView:
 
     @property
     def text(self) -> str:
-        """The grid in a few words."""
         failed = f", {len(self.failed)} failed" if self.failed else ""
         if not self.alive:
             return f"grid of {self.total} runs done{failed}" if self.complete else f"grid stopped in run {self.number}"

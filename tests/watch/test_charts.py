@@ -13,22 +13,25 @@ from hypothesis import strategies as st
 from support.watching import BEGAN, STEP_S, append, golden, make_run, row
 
 from smolsum.runs.reader import Run, read_run
-from smolsum.watch import navigation
 from smolsum.watch.axes import (
     Axis,
+    panned,
+    pointed,
     round_numbers,
     scale_labels,
     spans_of_rewards,
+    stepped,
     tick_labels,
     window,
     without_outliers,
+    zoomed,
 )
 from smolsum.watch.charts import GUTTER, MIN_ROWS_WITH_AXIS, chart, log_is_possible, parts_of, step_at
-from smolsum.watch.curves import CHARTS, chart_named
+from smolsum.watch.curves import CHARTS, chart_named, letters
+from smolsum.watch.header import header
 from smolsum.watch.pane_text import Pane
-from smolsum.watch.panes import header
+from smolsum.watch.panes import sparklines
 from smolsum.watch.snapshot import Snapshot, ViewOptions
-from smolsum.watch.sparklines import sparklines
 
 NOW = BEGAN + timedelta(seconds=200)
 REWARD, TOKENS, LOSS, GRAD, VALIDATION = (CHARTS[n] for n in (0, 1, 2, 3, 5))
@@ -159,29 +162,29 @@ def test_zoom_and_pan_reach_every_step(tmp_path: Path) -> None:
     def at(options: ViewOptions) -> Snapshot:
         return replace(found, options=options)
 
-    options = navigation.pointed(found, 7000)
+    options = pointed(found, 7000)
     for _ in range(11):
-        options = navigation.zoomed(at(options), 0.5)
+        options = zoomed(at(options), 0.5)
     first, last = window(at(options))
     assert first <= 7000 <= last <= first + 9
     assert f"at step 7000:  {1 + 7000 % 97}" in chart(at(options), 100, 20, GRAD).note
-    options = navigation.panned(at(options), 1)
+    options = panned(at(options), 1)
     assert window(at(options))[0] > first
-    options = navigation.panned(at(replace(options, window=64, end=19_990)), 1)
+    options = panned(at(replace(options, window=64, end=19_990)), 1)
     assert options.end is None
     assert window(at(options)) == (20_000 - 63, 20_000)
-    assert navigation.panned(at(replace(options, end=70.0)), -1).end == 64
+    assert panned(at(replace(options, end=70.0)), -1).end == 64
     for _ in range(20):
-        options = navigation.zoomed(at(options), 2.0)
+        options = zoomed(at(options), 2.0)
     assert (options.window, options.end) == (0, None)
 
 
 def test_the_cursor_stays_within_the_run(tmp_path: Path) -> None:
     """It begins at the newest step, stops at both ends, and takes the window along."""
     found = snapshot_of(tmp_path)
-    assert navigation.stepped(found, -1, 100).cursor == 60
-    assert [navigation.pointed(found, step).cursor for step in (1000, -5)] == [60, 1]
-    options = navigation.pointed(replace(found, options=ViewOptions(window=10)), 20)
+    assert stepped(found, -1, 100).cursor == 60
+    assert [pointed(found, step).cursor for step in (1000, -5)] == [60, 1]
+    options = pointed(replace(found, options=ViewOptions(window=10)), 20)
     assert window(replace(found, options=options)) == (20, 29)
     at_20, at_25 = (text(replace(found, options=ViewOptions(cursor=step)), VALIDATION) for step in (20, 25))
     assert "(20)" not in at_20
@@ -292,3 +295,8 @@ def test_labels_of_a_zoomed_axis_are_different(tmp_path: Path, unit: str, labels
     assert [label in line for label in labels] == [True, True], line
     names = line.split()[:-1]
     assert len({*names}) == len(names)
+
+
+def test_letters() -> None:
+    """The first free letter of each name; never a or b, which are runs, whatever the case."""
+    assert letters(["length", "bleu", "bleu-2", "Meteor", "ab", "ab", ""], taken="v") == [*"leumcdf"]
