@@ -170,15 +170,23 @@ def scale_labels(top: float, bottom: float, ticks: Sequence[float], width: int) 
         found[2:] = even
     if None in found:
         apart = [_label(value - bottom, error, width - 1) for value, error in zip(values, errors, strict=True)]
-        found = [f"+{text or number(value - bottom)}"[:width] for text, value in zip(apart, values, strict=True)]
+        found = [
+            f"+{text or min(_forms(value - bottom, width - 1), key=lambda form: abs(float(form) - (value - bottom)))}"
+            for text, value in zip(apart, values, strict=True)
+        ]
         found[1] = number(bottom)
     return [text or "" for text in found]
 
 
 def _label(value: float, error: float, width: int) -> str | None:
     """The shortest form of a number that is wrong by at most `error`; None if `width` is too short for it."""
+    return next((text for text in _forms(value, width) if abs(float(text) - value) <= error), None)
+
+
+def _forms(value: float, width: int) -> list[str]:
+    """The forms of a number that fit into `width` characters, the short ones first."""
     forms = [number(value), *(f"{value:.{places}f}" for places in range(width)), *(power(value, n) for n in range(4))]
-    return next((text for text in forms if len(text) <= width and abs(float(text) - value) <= error), None)
+    return [text for text in forms if len(text) <= width]
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:

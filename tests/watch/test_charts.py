@@ -270,7 +270,8 @@ def test_every_label_of_a_scale_is_different(tmp_path: Path) -> None:
 
 @given(st.floats(-1e9, 1e9, allow_subnormal=False), st.floats(1e-7, 1e9, allow_subnormal=False), st.integers(1, 6))
 def test_labels_of_any_scale(bottom: float, height: float, most: int) -> None:
-    """They fit, differ, and say where they are to a tenth of the way to the next one."""
+    """They fit, differ, are in order, and say where they are to a tenth of the way to the next one, or, where seven
+    characters cannot say that, how far from the lowest."""
     assume(bottom + height > bottom + height / 1000 > bottom)
     top = bottom + height
     # as in a chart: a tick next to an end has no room
@@ -280,11 +281,13 @@ def test_labels_of_any_scale(bottom: float, height: float, most: int) -> None:
     assert len({*labels}) == len(labels)
     values = [top, bottom, *ticks]
     shown = [bottom + float(label) if "+" in label else float(label) for label in labels]
-    if any("+" in label for label in labels):
+    apart = any("+" in label for label in labels)
+    if apart:
         shown[1] = bottom
     assert sorted(shown) == [shown[n] for n in sorted(range(len(values)), key=lambda n: values[n])]
     near = [min(abs(value - other) for other in values if other != value) / 10 for value in values]
-    assert all(abs(a - b) <= most for a, b, most in zip(shown, values, near, strict=True))
+    # two digits of a distance may be all that fits
+    assert apart or all(abs(a - b) <= most for a, b, most in zip(shown, values, near, strict=True))
 
 
 @pytest.mark.parametrize(("unit", "labels"), [("time", ["1:23:25", "1:23:50"]), ("tokens", ["2.565M", "2.570M"])])
