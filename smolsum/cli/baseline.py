@@ -54,7 +54,7 @@ def baseline(
 
     task, _ = name_plugins(flags.plugin or [], task, flags.config)
     judging = judge_options(flags, quiet=output.quiet, environ=os.environ)
-    from smolsum.cli.grid import select
+    from smolsum.training.grid import select
 
     models = select(model, None, None, task).models
     if flags.name and len(models) > 1:

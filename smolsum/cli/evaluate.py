@@ -16,9 +16,9 @@ from smolsum.cli.options import Invocation, OutputFlags, TaskFlag, runs_folder
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
-    from smolsum.cli.grid import Selection
     from smolsum.evaluate.evaluated_model import Target
     from smolsum.runs.paths import RunPaths
+    from smolsum.training.grid import Selection
 
 
 def evaluate(
@@ -82,8 +82,8 @@ def evaluate(
         raise UsageError("--name and --config are for one evaluation", hint="give one run, by name or path")
 
     def find() -> dict[str, Callable[[], Target]]:
-        from smolsum.cli.grid import select
         from smolsum.evaluate.evaluated_model import find_target
+        from smolsum.training.grid import select
 
         if subject is not None:
             found = {subject: subject}
@@ -105,13 +105,13 @@ def evaluate(
 def _finished_runs(selection: Selection, folder: Path) -> Sequence[RunPaths]:
     """Return the finished runs of a selection, with a warning for what is absent or unfinished. Raises UsageError
     without any."""
-    from smolsum.cli.grid import choose
+    from smolsum.training.grid import choose
 
-    chosen = choose(selection, folder)
-    for run in chosen.unfinished:
+    finished, unfinished, absent = choose(selection, folder)
+    for run in unfinished:
         console.warn(f"{run.name} has not finished and is skipped ({run.resume_command})")
-    if chosen.absent:
-        console.warn(f"not trained yet: {', '.join(chosen.absent)} (smolsum train with the same flags)")
-    if not chosen.finished:
+    if absent:
+        console.warn(f"not trained yet: {', '.join(absent)} (smolsum train with the same flags)")
+    if not finished:
         raise UsageError(f"no finished run in {folder} is of this selection", hint="smolsum runs lists what there is")
-    return chosen.finished
+    return finished

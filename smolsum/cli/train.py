@@ -28,9 +28,9 @@ from smolsum.config.hub import download_command
 from smolsum.errors import UnreachableError, UsageError
 
 if TYPE_CHECKING:
-    from smolsum.cli.grid import Planned
     from smolsum.config.resolve import Resolved
     from smolsum.config.sections import Config
+    from smolsum.training.grid import Planned, Previews
     from smolsum.training.memory_plan import MemoryPlan
 
 VIEW_FLAGS = ("--watch", "--ascii", "--readonly")
@@ -148,11 +148,10 @@ def train(
     if (ascii or readonly) and not watch:
         raise UsageError("--ascii and --readonly are for the view that --watch opens", hint="add --watch")
 
-    from smolsum.cli.grid import Previews, plan, select, show_plan
-    from smolsum.cli.sweep import variants
     from smolsum.config.resolve import render_with_sources, resolve
     from smolsum.tasks import TASKS
     from smolsum.tasks.plugins import name_plugins
+    from smolsum.training.grid import Previews, plan, select, variants
 
     task, plugins = name_plugins(plugin or [], task, config)
     place = {
@@ -183,15 +182,15 @@ def train(
         if dry_run:
             previews = Previews()
             if not output.quiet and any(one.state != "done" for one in planned):
-                from smolsum.cli.grid_check import check_plan
+                from smolsum.training.grid_train import check_plan
 
                 check_plan(planned, previews)
-            show_plan(planned, previews)
+            _show_plan(planned, previews)
             return
         if watch and any(one.state != "done" for one in planned):
             _leave(invocation, _train_and_watch(invocation.arguments, planned[0].root.parent, planned, **view))
             return
-        from smolsum.cli.grid_train import train_grid
+        from smolsum.training.grid_train import train_grid
 
         train_grid(planned, quiet=output.quiet, remedy=invocation.command_line)
         return
@@ -269,6 +268,32 @@ def _check_ahead(configs: Sequence[Config], *, warn: bool) -> None:
         notes = (TASKS[config.task.name].prompts.preview_note(config) for config in configs)
         for note in dict.fromkeys(filter(None, notes)):
             console.narrate(note)
+
+
+def _show_plan(planned: Sequence[Planned], previews: Previews) -> None:
+    """Print a line for each run of a grid with its state and steps, and their total."""
+    from smolsum.training.grid import labels, steps_of
+
+    rows, left, unknown = [], 0, False
+    for one, (steps, shared) in zip(planned, steps_of(planned, previews), strict=True):
+        parts = []
+        for name, stage in one.config.stages.items():
+            epochs = f"{stage.epochs:g} {'epoch' if stage.epochs == 1 else 'epochs'}"
+            count = steps[name] if steps else 0
+            parts.append(f"{name} {count or epochs}{' (shared)' if name == shared else ''}")
+            left += 0 if name == shared or one.state == "done" else count
+        unknown = unknown or steps is None
+        state = f"goes on at step {one.step}" if one.state == "goes on" and one.step else one.state
+        rows.append([one.name, state, " > ".join(parts), *labels(one.config), one.config.model.path])
+    console.data_table(["name", "state", "steps", "strategy", "reward", "model"], rows)
+    states = [one.state for one in planned]
+    words = {"done": "done", "goes on": "to go on with", "to train": "to train"}
+    counts = ", ".join(f"{states.count(state)} {text}" for state, text in words.items() if state in states)
+    total = "steps known once the data are here" if unknown else f"{left} steps at most"
+    console.narrate(f"{len(planned)} runs: {counts}; {total}")
+    for one in planned:
+        if one.reason:
+            console.narrate(f"{one.name} is to train: {one.reason}")
 
 
 def _with_rates(resolved: Resolved, *, advise: bool) -> tuple[Resolved, str]:
@@ -402,6 +427,8 @@ def _train_and_watch(
     the view, print the run's directory, or those of the grid's runs that are complete. Returns the training's exit
     code, 0 while it continues."""
     from smolsum.cli.watch import able_to_draw, show
+    from smolsum.runs.paths import RunPaths
+    from smolsum.training.grid import is_finished
     from smolsum.watch.start_trainer import launch
 
     if not able_to_draw():
@@ -412,17 +439,10 @@ def _train_and_watch(
             show(paths, (), ascii=ascii, readonly=readonly, following=bool(grid))
         except KeyboardInterrupt:  # before the view takes Ctrl-C as a key
             console.narrate(f"run continues: smolsum watch {paths.reference}")
-    roots = _complete(grid) if grid else [paths.root] if paths else []
-    for root in roots:
+    complete = [one.root for one in grid if is_finished(RunPaths(one.root))]
+    for root in complete if grid else [paths.root] if paths else []:
         console.data(str(root))
     return launched.process.poll() or 0
-
-
-def _complete(grid: Sequence[Planned]) -> list[Path]:
-    from smolsum.cli.grid import is_finished
-    from smolsum.runs.paths import RunPaths
-
-    return [one.root for one in grid if is_finished(RunPaths(one.root))]
 
 
 def _leave(invocation: Invocation, code: int) -> None:

@@ -199,7 +199,7 @@ def _native(*, in_use: bool, reason: str) -> Finding:
 
 def _model(path: str, environ: Mapping[str, str]) -> Finding:
     """Try a model in a separate process, which may crash or be killed for its memory. Nothing is downloaded."""
-    code = "import sys; from smolsum.cli.doctor_checks import try_model; try_model(sys.argv[1])"
+    code = "import sys; from smolsum.training.machine_check import try_model; try_model(sys.argv[1])"
     dry_run = f"smolsum train --model {shlex.quote(path)} --dry-run"
     try:
         done = subprocess.run(
