@@ -323,7 +323,7 @@ def _with_rates(resolved: Resolved, *, advise: bool) -> tuple[Resolved, str]:
 def _forecast(config: Config) -> Callable[[], None]:
     """Return what prints the optimizer steps of each stage, the memory of the run, and advice on its length, as far as
     data and model are on this machine. Raises what a training would raise, except where a hub does not answer."""
-    from smolsum.config.stage_steps import needs_data, planned_steps
+    from smolsum.config.stages import needs_data, planned_steps
     from smolsum.tasks import TASKS
     from smolsum.training.data_preview import preview_advice
     from smolsum.training.difficulty import planned_kinds
@@ -350,7 +350,7 @@ def _forecast(config: Config) -> Callable[[], None]:
 
 
 def _show_forecast(config: Config, steps: dict[str, int], memory: MemoryPlan | None) -> None:
-    from smolsum.config.stage_schedule import described
+    from smolsum.config.stages import described
 
     epochs = {name: "" if stage.steps else f" (epochs = {stage.epochs:g})" for name, stage in config.stages.items()}
     console.table(["stage", "steps"], [[stage, f"{count}{epochs[stage]}"] for stage, count in steps.items()])

@@ -3,8 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from smolsum.config.presets import ConfigurableTask
-from smolsum.config.sections import Config, JudgeConfig
+from smolsum.config.sections import JudgeConfig
 from smolsum.errors import UsageError, nearest
 from smolsum.types import Criterion
 
@@ -34,35 +33,3 @@ def judged_by(settings: JudgeConfig, criteria: Sequence[Criterion]) -> tuple[Cri
         if name not in known:
             raise UsageError(f"judge.criteria: the task has no criterion {name!r}", hint=nearest(name, known))
     return tuple(known[name] for name in dict.fromkeys(names))
-
-
-def check_judge(config: Config, sources: Mapping[str, str], task: ConfigurableTask) -> None:
-    """Raise UsageError where a stage uses a judge that is not named or has nothing to judge by, and for a judge that
-    no stage rewards."""
-    judge = config.judge
-    signals = task.rewards.signals
-    asked = [(name, one) for name, stage in config.stages.items() for one in asking(signals, stage.used_signals)]
-    if not asked:
-        for key in ("model", "rubric", "criteria"):
-            if getattr(judge, key):
-                stage = next(iter(config.stages))
-                raise UsageError(
-                    f"{sources[f'judge.{key}']}: judge.{key} is set, but no stage uses judge or preference",
-                    hint=f"--set stages.{stage}.rewards.judge=1.0; an evaluation's judge is --judge MODEL",
-                )
-        return
-    stage, signal = asked[0]
-    if not judge.model.strip():
-        key = f"stages.{stage}.rewards"
-        places = (f"{key}.{signal}", f"{key}_end.{signal}", f"stages.{stage}.constraints")
-        source = next(sources[place] for place in places if place in sources)
-        raise UsageError(
-            f"{source}: stage {stage} uses {signal}, and judge.model is empty",
-            hint="--set judge.model=MODEL, with SMOLSUM_JUDGE_URL=http://HOST:PORT/v1 or OPENAI_API_KEY",
-        )
-    if judge.rubric.strip() and judge.criteria:
-        raise UsageError(
-            f"{sources['judge.criteria']}: judge.criteria chooses among the task's, and judge.rubric replaces them",
-            hint="--set judge.criteria='', or --set judge.rubric=''",
-        )
-    judged_by(judge, task.evaluation.criteria)

@@ -17,10 +17,9 @@ from typing import Any, Literal, get_type_hints
 
 import tomli
 
-from smolsum.config.combinations import check_combinations
-from smolsum.config.constraints import parse_from
+from smolsum.config.checks import check_together
+from smolsum.config.constraints import parse_constraints
 from smolsum.config.fields import Share, StageName, base_type, check_value
-from smolsum.config.judge_criteria import check_judge
 from smolsum.config.presets import (
     ConfigurableTask,
     Entry,
@@ -34,8 +33,6 @@ from smolsum.config.presets import (
     task_defaults,
 )
 from smolsum.config.sections import SECTIONS, STAGE_FIELDS, Config, StageConfig, TaskConfig, to_toml
-from smolsum.config.stage_schedule import check_schedules
-from smolsum.config.stage_steps import check_mixes
 from smolsum.errors import UsageError, nearest
 
 INHERITED = {
@@ -353,7 +350,7 @@ def _build(given: dict[str, Given], schema: Schema) -> Resolved:
     sources: dict[str, str] = {}
     sections: dict[str, Any] = {}
     if constraints := given.get("grpo.constraints"):
-        parse_from(constraints.value, constraints.source)
+        parse_constraints(constraints.value, constraints.source)
     given.setdefault("task.name", Given(schema.task.name, "default", "preset"))
     for name, record in schema.sections.items():
         values = {}
@@ -368,9 +365,7 @@ def _build(given: dict[str, Given], schema: Schema) -> Resolved:
             sources[f"task.{key}"] = source
     stages = {name: _stage(name, given, sources, schema, sections["task"]) for name in _stage_names(given)}
     config = Config(**sections, stages=stages)
-    check_combinations(config, sources)
-    check_mixes(config, sources, schema.task)
-    check_judge(config, sources, schema.task)
+    check_together(config, sources, schema.task)
     schema.task.check(config)
     return Resolved(config, sources)
 
@@ -428,16 +423,14 @@ def _stage(
         ends = {signal: weight for signal, weight in moved.items() if signal in ends or weight != adjusted.get(signal)}
     if chosen["mask_truncated"].value == "auto":
         trained = {**ends, **{signal: weight for signal, weight in adjusted.items() if weight}}
-        bounded = [one.measured for one in parse_from(chosen["constraints"].value, chosen["constraints"].source)]
+        bounded = [one.measured for one in parse_constraints(chosen["constraints"].value, chosen["constraints"].source)]
         chosen["mask_truncated"] = _auto_mask([*trained, *bounded], schema.task.rewards.length_signals)
     sources |= {f"{prefix}.{field}": item.source for field, item in chosen.items()}
     tables: dict[str, Any] = {"mix": _table(given, f"{prefix}.mix"), "mix_end": _table(given, f"{prefix}.mix_end")}
     for table, found in {**tables, "rewards_end": ends}.items():
         keys = (f"{prefix}.{table}.{name}" for name in found)
         sources |= {key: given[key].source if key in given else f"task {schema.task.name}, derived" for key in keys}
-    stage = StageConfig(rewards=adjusted, rewards_end=ends, **tables, **{f: item.value for f, item in chosen.items()})
-    check_schedules(prefix, stage, sources)
-    return stage
+    return StageConfig(rewards=adjusted, rewards_end=ends, **tables, **{f: item.value for f, item in chosen.items()})
 
 
 def _auto_mask(signals: Iterable[str], length_signals: Collection[str]) -> Given:

@@ -15,7 +15,7 @@ from smolsum.config.fields import base_type
 from smolsum.config.resolve import Schema, find_schema, model_path, resolve
 from smolsum.config.run_labels import FINETUNED, LENGTH_ONLY, label_of, reward_of, strategy_of
 from smolsum.config.sections import Config
-from smolsum.config.stage_steps import needs_data, planned_steps
+from smolsum.config.stages import needs_data, planned_steps
 from smolsum.errors import SmolsumError, UsageError, nearest
 from smolsum.files import digest
 from smolsum.runs.paths import RunPaths, free_name, list_runs, safe_name

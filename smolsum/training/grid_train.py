@@ -16,7 +16,7 @@ from msgspec.structs import replace as changed
 
 from smolsum import console
 from smolsum.config.sections import Config
-from smolsum.config.stage_steps import needs_data
+from smolsum.config.stages import needs_data
 from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError, UsageError
 from smolsum.files import digest, locked, replace
 from smolsum.policy import distributed
