@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +15,7 @@ import typer
 from smolsum import console
 from smolsum.cli.options import RunsFlag, runs_folder
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.files import replace, writing
+from smolsum.files import locked, replace, writing
 
 if TYPE_CHECKING:
     from smolsum.policy.load import Policy
@@ -25,13 +23,6 @@ if TYPE_CHECKING:
     from smolsum.runs.paths import RunPaths
 
 REMEDY = "smolsum export again"
-
-ExportFormat = Literal["hf", "gguf"]
-GgufType = Literal["F16", "Q8_0", "Q4_0"]
-
-SubjectArgument = Annotated[
-    str, typer.Argument(metavar="RUN|CHECKPOINT", help="A run (its last checkpoint), or the directory of a checkpoint.")
-]
 
 
 @dataclass(frozen=True)
@@ -45,10 +36,10 @@ class ExportFlags:
         bool, typer.Option("--adapter", help="Only the LoRA adapters, for a base model from the hub.")
     ] = False
     format: Annotated[
-        ExportFormat, typer.Option(help="hf: Hugging Face layout; gguf: a file for llama.cpp and Ollama.")
+        Literal["hf", "gguf"], typer.Option(help="hf: Hugging Face layout; gguf: a file for llama.cpp and Ollama.")
     ] = "hf"
     gguf_type: Annotated[
-        GgufType | None,
+        Literal["F16", "Q8_0", "Q4_0"] | None,
         typer.Option(
             case_sensitive=False, help="Type of the weights in a GGUF file.  [default: Q8_0]", show_default=False
         ),
@@ -60,7 +51,10 @@ class ExportFlags:
 
 
 def export(
-    run: SubjectArgument,
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN|CHECKPOINT", help="A run (its last checkpoint), or the directory of a checkpoint."),
+    ],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write; a new or empty directory.")],
     flags: ExportFlags,
 ) -> None:
@@ -89,17 +83,27 @@ def write_export(reference: str, folder: Path, flags: ExportFlags, *, title: str
     from smolsum.runs.checkpoints import full_disk_is_os_error
     from smolsum.runs.evidence import write_evidence
     from smolsum.runs.paths import safe_name
+    from smolsum.runs.record_io import has_scores, read_object, read_summary
 
-    _check_format(flags)
-    found, checkpoint = _find(reference, flags)
+    if flags.format == "gguf" and flags.adapter:
+        raise UsageError("a GGUF file has the whole model, not the adapters", hint="leave --adapter out")
+    if flags.format != "gguf" and flags.gguf_type:
+        raise UsageError(f"--gguf-type {flags.gguf_type} is for GGUF files", hint="add --format gguf")
+    run, checkpoint = _find(reference, flags)
     with _building(folder) as building:
-        evidence = write_evidence(found, checkpoint.step, building / "evidence", REMEDY, console.warn)
-        _require_results(found, checkpoint, evidence)
-        policy = _load(found, checkpoint)
+        evidence = write_evidence(run, checkpoint.step, building / "evidence", REMEDY, console.warn)
+        if not any(
+            read_summary(one).step == checkpoint.step for one in evidence.evaluations.glob("*") if has_scores(one)
+        ):
+            raise UsageError(
+                f"step {checkpoint.step} of {run.name} was not evaluated, so its card would have no results",
+                hint=f"smolsum eval {checkpoint.path}",
+            )
+        policy = _load(run, checkpoint)
         with writing(folder, REMEDY), full_disk_is_os_error(building):
             file, dtype = "", str(policy.dtype)
             if flags.format == "gguf":
-                dtype, most = flags.gguf_type or "Q8_0", _longest_answer(found)
+                dtype, most = flags.gguf_type or "Q8_0", int(read_object(run.config)["sampling"]["max_new_tokens"])
                 file, count = export_gguf(policy, building, kind=dtype, name=safe_name(title), most=most)
             else:
                 count = (export_adapters if flags.adapter else export_policy)(policy, building)
@@ -108,21 +112,6 @@ def write_export(reference: str, folder: Path, flags: ExportFlags, *, title: str
             replace(building / name, text.encode("utf-8", "backslashreplace"), REMEDY)
     if not flags.license:
         console.warn("the card names no licence: --license NAME; that of the base model binds too")
-
-
-def _check_format(flags: ExportFlags) -> None:
-    """Raise UsageError for flags that exclude each other."""
-    if flags.format == "gguf" and flags.adapter:
-        raise UsageError("a GGUF file has the whole model, not the adapters", hint="leave --adapter out")
-    if flags.format != "gguf" and flags.gguf_type:
-        raise UsageError(f"--gguf-type {flags.gguf_type} is for GGUF files", hint="add --format gguf")
-
-
-def _longest_answer(run: RunPaths) -> int:
-    """Return the number of tokens that an answer of the run's evaluations may have."""
-    from smolsum.runs.record_io import read_object
-
-    return int(read_object(run.config)["sampling"]["max_new_tokens"])
 
 
 def _find(reference: str, flags: ExportFlags) -> tuple[RunPaths, Checkpoint]:
@@ -144,18 +133,6 @@ def _find(reference: str, flags: ExportFlags) -> tuple[RunPaths, Checkpoint]:
     return run, whole([best], best.path)
 
 
-def _require_results(run: RunPaths, checkpoint: Checkpoint, evidence: RunPaths) -> None:
-    """Raise UsageError unless the checkpoint was evaluated on the test split."""
-    from smolsum.runs.record_io import has_scores, read_summary
-
-    steps = [read_summary(one).step for one in evidence.evaluations.glob("*") if has_scores(one)]
-    if checkpoint.step not in steps:
-        raise UsageError(
-            f"step {checkpoint.step} of {run.name} was not evaluated, so its card would have no results",
-            hint=f"smolsum eval {checkpoint.path}",
-        )
-
-
 def _load(run: RunPaths, checkpoint: Checkpoint) -> Policy:
     """Return the policy of a checkpoint, in the type that it was trained in."""
     from smolsum.config.hub import hub_name
@@ -173,15 +150,16 @@ def _load(run: RunPaths, checkpoint: Checkpoint) -> Policy:
     commit, name = info.revisions.get(model.path), hub_name(model.path)
     path = str(with_fields(name, revision=commit)) if name and commit else model.path
     dtype = next((one for one in DTYPES if one == info.model.dtype), model.dtype)
-    model = with_fields(model, path=path, dtype=dtype)
     adapter = lora if model.adapter == "lora" else None
-    return load_checkpoint(checkpoint.path, model, adapter, base=info.model.weights)
+    return load_checkpoint(
+        checkpoint.path, with_fields(model, path=path, dtype=dtype), adapter, base=info.model.weights
+    )
 
 
 @contextmanager
 def _building(folder: Path) -> Iterator[Path]:
     """Give a folder that becomes `folder` once the block ends without an error. Raises UsageError for one that has
-    files already or cannot be made, and for the current one."""
+    files already or cannot be made, for the current one, and where another process exports to it."""
     try:
         target = folder.expanduser().resolve()  # a link stays, and what it leads to is replaced
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -190,31 +168,17 @@ def _building(folder: Path) -> Iterator[Path]:
             raise UsageError(f"{folder} is in use, as a mount or by this shell", hint="name a new directory in it")
         building = target.with_name(f".{target.name}.tmp")
         building.mkdir(parents=True, exist_ok=True)
-        own = os.open(building, os.O_RDONLY)
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
         what = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot write {folder}: {what}", hint="choose another directory") from error
-    try:
-        _lock(own, folder)
+    lock = building / ".lock"
+    with locked(lock, f"{folder} is being exported to", REMEDY):
         try:
-            _clear(building)  # what a killed export left
+            for path in set(building.iterdir()) - {lock}:  # what a killed export left
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             yield building
             with writing(folder, REMEDY):
+                lock.unlink()
                 building.replace(target)
         finally:
             shutil.rmtree(building, ignore_errors=True)
-    finally:
-        os.close(own)
-
-
-def _lock(descriptor: int, folder: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        message = f"another process is exporting to {folder}"
-        raise UsageError(message, hint="wait until it ends, or choose another directory") from error
-
-
-def _clear(folder: Path) -> None:
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -12,10 +12,9 @@ from typing import Annotated
 import typer
 
 from smolsum import console
-from smolsum.cli.baseline import baseline
 from smolsum.cli.data import data
 from smolsum.cli.doctor import doctor
-from smolsum.cli.evaluate import evaluate
+from smolsum.cli.evaluate import baseline, evaluate
 from smolsum.cli.export import export
 from smolsum.cli.options import Invocation, command
 from smolsum.cli.push import push
