@@ -98,7 +98,11 @@ def _upload(folder: Path, repository: str, *, private: bool, revision: str, mess
         silence_hub_client()
         get_session().timeout = SILENT_S
         api, branch = HfApi(library_name="smolsum"), revision or "main"
-        _check_card(api.endpoint, card)
+        # as the commit will, but before a repository is made for it; ModelCard.validate asks huggingface.co alone
+        content = {"content": card, "repoType": "model"}
+        answer = get_session().post(f"{api.endpoint}/api/validate-yaml", json=content)
+        if answer.status_code == HTTPStatus.BAD_REQUEST:
+            raise ValueError("; ".join(str(error.get("message")) for error in answer.json().get("errors", ())))
         address = api.create_repo(repository, private=private or None, exist_ok=True)
         if private and not api.repo_info(repository).private:
             raise UsageError(
@@ -107,13 +111,14 @@ def _upload(folder: Path, repository: str, *, private: bool, revision: str, mess
             )
         if revision:
             api.create_branch(repository, branch=revision, exist_ok=True)
-        files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-        files = {name: path for name, path in files.items() if not any(part[0] == "." for part in Path(name).parts)}
+        files = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+        files = {name: path for name, path in files.items() if not any(part[0] == "." for part in name.parts)}
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
-            CommitOperationAdd(name, card.encode() if name == CARD else path) for name, path in files.items()
+            CommitOperationAdd(name.as_posix(), card.encode() if name == Path(CARD) else path)
+            for name, path in files.items()
         ]
         there = api.list_repo_files(repository, revision=branch)
-        operations += [CommitOperationDelete(name) for name in there if name not in files and _is_exported(name)]
+        operations += [CommitOperationDelete(one) for one in there if Path(one) not in files and _is_exported(one)]
         warnings.simplefilter("always", UserWarning)  # what the hub says of the card
         api.create_commit(repository, operations, commit_message=message, revision=branch)
     for one in noted:
@@ -122,17 +127,9 @@ def _upload(folder: Path, repository: str, *, private: bool, revision: str, mess
     return f"{address}/tree/{revision}" if revision else str(address)
 
 
-def _check_card(endpoint: str, card: str) -> None:
-    """Raise ValueError for a card that the hub refuses, as its commit would, before a repository is made for it."""
-    from huggingface_hub import get_session
-
-    answer = get_session().post(f"{endpoint}/api/validate-yaml", json={"content": card, "repoType": "model"})
-    if answer.status_code == HTTPStatus.BAD_REQUEST:
-        raise ValueError("; ".join(str(error.get("message")) for error in answer.json().get("errors", ())))
-
-
 def _is_exported(name: str) -> bool:
-    """Return whether `smolsum export` writes files like this one."""
+    """Return whether `smolsum export` writes files like this one. `upload_folder` has patterns for it whose `*` matches
+    folders too: files of the owner would go."""
     top = name.partition("/")[0]
     return top in ("evidence", "figures") or (
         top == name and (name.endswith((".safetensors", ".json", ".jinja", ".gguf")) or name == "Modelfile")
