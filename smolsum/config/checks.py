@@ -5,7 +5,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from smolsum.config.constraints import parse_constraints
-from smolsum.config.fields import band_names
+from smolsum.config.fields import names_in
 from smolsum.config.judge_criteria import asking, judged_by
 from smolsum.config.presets import ConfigurableTask
 from smolsum.config.sections import Config, GrpoConfig
@@ -108,7 +108,7 @@ def _of_data_and_workers(config: Config) -> Iterator[Problem]:
 def _of_difficulty(config: Config, task: ConfigurableTask) -> Iterator[Problem]:
     """Mixes of kinds that do not exist, and a difficulty that nothing uses or that lacks what it is measured by."""
     difficulty, mixed = config.difficulty, {name: stage.mix for name, stage in config.stages.items() if stage.mix}
-    first, by, bands = next(iter(config.stages)), difficulty.by, band_names(difficulty.bands)
+    first, by, bands = next(iter(config.stages)), difficulty.by, names_in(difficulty.bands)
     if difficulty.adapt and not mixed:
         yield Problem(
             "difficulty.adapt",

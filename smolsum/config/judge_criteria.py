@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from smolsum.config.fields import names_in
 from smolsum.config.sections import JudgeConfig
 from smolsum.errors import UsageError, nearest
 from smolsum.types import Criterion
@@ -28,7 +29,7 @@ def judged_by(settings: JudgeConfig, criteria: Sequence[Criterion]) -> tuple[Cri
             hint='--set judge.rubric="What a good completion is, in a sentence or more."',
         )
     known = {one.name: one for one in criteria}
-    names = [name.strip() for name in settings.criteria.split(",") if name.strip()] or list(known)
+    names = names_in(settings.criteria) or list(known)
     for name in names:
         if name not in known:
             raise UsageError(f"judge.criteria: the task has no criterion {name!r}", hint=nearest(name, known))
