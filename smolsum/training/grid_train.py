@@ -167,7 +167,7 @@ def _resumable(remedy: str) -> Iterator[None]:
 
 
 def _runs(planned: Sequence[Planned]) -> list[RunOfGrid]:
-    """Return what views are told of the runs, with the steps that are left for each."""
+    """Return what views show of the runs, with the steps that are left for each."""
     found = []
     for one, (steps, shared) in zip(planned, steps_of(planned, Previews()), strict=True):
         behind = max(one.step, steps[shared] if steps and shared else 0)

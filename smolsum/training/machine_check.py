@@ -100,8 +100,8 @@ def examine(
 
 
 def _run(code: str, *arguments: str, timeout: float, **options: Any) -> dict[str, Any]:
-    """Return the JSON object that a program prints in the end, in a process of its own, as a broken library may crash
-    it; or why there is none as `error`, with the signal that ended it as `signal`."""
+    """Return the JSON object that a program prints in the end, in a separate process, as a broken library may crash
+    it; without one the reason as `error`, with the signal that ended it as `signal`."""
     command = [sys.executable, "-c", code, *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
