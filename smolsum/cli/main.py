@@ -15,9 +15,8 @@ from smolsum import console
 from smolsum.cli.data import data
 from smolsum.cli.doctor import doctor
 from smolsum.cli.evaluate import baseline, evaluate
-from smolsum.cli.export import export
+from smolsum.cli.export import export, push
 from smolsum.cli.options import Invocation, command
-from smolsum.cli.push import push
 from smolsum.cli.report import report
 from smolsum.cli.runs import runs
 from smolsum.cli.serve_worker import serve_worker
