@@ -9,8 +9,6 @@ from smolsum.errors import UsageError, nearest
 from smolsum.types import Criterion
 
 SIGNALS = ("judge", "preference")
-RUBRIC = "rubric"
-"""the name of the criterion that a rubric is"""
 
 
 def asking(signals: Mapping[str, Any], rewards: Collection[str]) -> list[str]:
@@ -22,7 +20,7 @@ def judged_by(settings: JudgeConfig, criteria: Sequence[Criterion]) -> tuple[Cri
     """Return the criteria that count, of those that a task has. Raises UsageError for a task without criteria, and
     for an unknown one."""
     if settings.rubric.strip():
-        return (Criterion(RUBRIC, (settings.rubric.strip(),)),)
+        return (Criterion("rubric", (settings.rubric.strip(),)),)
     if not criteria:
         raise UsageError(
             "the signals judge and preference have nothing to judge by, as the task has no criteria",

@@ -393,11 +393,12 @@ def _stage(
     name: str, given: Mapping[str, Given], sources: dict[str, str], schema: Schema, task: TaskConfig
 ) -> StageConfig:
     """Return one stage and record its sources; settings that it lacks come from the run's sections."""
-    prefix = f"stages.{name}"
-    weights = {key: item for key, item in given.items() if key.startswith(f"{prefix}.rewards.")}
-    if not any(item.value for item in weights.values()):
+    prefix, adjust = f"stages.{name}", schema.task.rewards.adjust_weights
+    tables = {table: _table(given, f"{prefix}.{table}") for table in ("rewards", "rewards_end", "mix", "mix_end")}
+    weights, ends = tables["rewards"], tables["rewards_end"]
+    if not any(weights.values()):
         hint = f"add `rewards = {{ {next(iter(schema.task.rewards.signals))} = 1.0 }}` below [{prefix}]"
-        source = next(iter(weights.values()), given[prefix]).source
+        source = given[f"{prefix}.rewards.{next(iter(weights))}" if weights else prefix].source
         raise UsageError(f"{source}: stage {name} has no reward of any weight", hint=hint)
     chosen = {field: Given(value, "default", "preset") for field, value in OWN.items()}
     for field, key in INHERITED.items():
@@ -411,26 +412,22 @@ def _stage(
             chosen[field] = item
     if rank["epochs"] > rank["steps"]:
         chosen["steps"] = Given(0, f"derived, as {prefix}.epochs is given", "preset")
-    rewards, ends = _table(given, f"{prefix}.rewards"), _table(given, f"{prefix}.rewards_end")
-    sources |= {key: item.source for key, item in weights.items()}
-    adjusted = dict(schema.task.rewards.adjust_weights(rewards, task))
-    if adjusted != rewards:
-        for key in weights:
-            del sources[key]
-        sources |= dict.fromkeys((f"{prefix}.rewards.{s}" for s in adjusted), f"task {schema.task.name}, derived")
+    rewards = tables["rewards"] = dict(adjust(weights, task))
     if ends:
-        moved = schema.task.rewards.adjust_weights({**rewards, **ends}, task)
-        ends = {signal: weight for signal, weight in moved.items() if signal in ends or weight != adjusted.get(signal)}
+        moved = adjust({**weights, **ends}, task).items()
+        ends = {signal: weight for signal, weight in moved if signal in ends or weight != rewards.get(signal)}
+        tables["rewards_end"] = ends
     if chosen["mask_truncated"].value == "auto":
-        trained = {**ends, **{signal: weight for signal, weight in adjusted.items() if weight}}
+        trained = {**ends, **{signal: weight for signal, weight in rewards.items() if weight}}
         bounded = [one.measured for one in parse_constraints(chosen["constraints"].value, chosen["constraints"].source)]
         chosen["mask_truncated"] = _auto_mask([*trained, *bounded], schema.task.rewards.length_signals)
     sources |= {f"{prefix}.{field}": item.source for field, item in chosen.items()}
-    tables: dict[str, Any] = {"mix": _table(given, f"{prefix}.mix"), "mix_end": _table(given, f"{prefix}.mix_end")}
-    for table, found in {**tables, "rewards_end": ends}.items():
-        keys = (f"{prefix}.{table}.{name}" for name in found)
-        sources |= {key: given[key].source if key in given else f"task {schema.task.name}, derived" for key in keys}
-    return StageConfig(rewards=adjusted, rewards_end=ends, **tables, **{f: item.value for f, item in chosen.items()})
+    for table, found in tables.items():
+        for key in (f"{prefix}.{table}.{name}" for name in found):
+            derived = key not in given or (table == "rewards" and rewards != weights)
+            sources[key] = f"task {schema.task.name}, derived" if derived else given[key].source
+    settings: dict[str, Any] = {**tables, **{field: item.value for field, item in chosen.items()}}
+    return StageConfig(**settings)
 
 
 def _auto_mask(signals: Iterable[str], length_signals: Collection[str]) -> Given:
