@@ -1,15 +1,19 @@
-"""Settings that are valid alone, but not together, or that nothing would use."""
+"""Settings that are valid alone, but not together, or that nothing would use; and what the signals `judge` and
+`preference` judge by."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from smolsum.config.constraints import parse_constraints
 from smolsum.config.fields import names_in
-from smolsum.config.judge_criteria import asking, judged_by
 from smolsum.config.presets import ConfigurableTask
-from smolsum.config.sections import Config, GrpoConfig
+from smolsum.config.sections import Config, GrpoConfig, JudgeConfig
 from smolsum.errors import UsageError, nearest
+from smolsum.types import Criterion
+
+
+JUDGING = ("judge", "preference")
 
 
 class Problem(NamedTuple):
@@ -175,3 +179,26 @@ def _of_judge(config: Config, sources: Mapping[str, str], task: ConfigurableTask
         what = "chooses among the task's, and judge.rubric replaces them"
         yield Problem("judge.criteria", what, "--set judge.criteria='', or --set judge.rubric=''")
     judged_by(judge, task.evaluation.criteria)
+
+
+def asking(signals: Mapping[str, Any], names: Collection[str]) -> list[str]:
+    """Return those of the names that ask the judge of `[judge]`; a user's own reward may have such a name."""
+    return [one for one in JUDGING if one in names and getattr(signals.get(one), "asks_judge", False)]
+
+
+def judged_by(settings: JudgeConfig, criteria: Sequence[Criterion]) -> tuple[Criterion, ...]:
+    """Return the criteria that count, of those that a task has. Raises UsageError for a task without criteria, and
+    for an unknown one."""
+    if settings.rubric.strip():
+        return (Criterion("rubric", (settings.rubric.strip(),)),)
+    if not criteria:
+        raise UsageError(
+            "the signals judge and preference have nothing to judge by, as the task has no criteria",
+            hint='--set judge.rubric="What a good completion is, in a sentence or more."',
+        )
+    known = {one.name: one for one in criteria}
+    names = names_in(settings.criteria) or list(known)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"judge.criteria: the task has no criterion {name!r}", hint=nearest(name, known))
+    return tuple(known[name] for name in dict.fromkeys(names))
