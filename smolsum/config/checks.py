@@ -12,7 +12,6 @@ from smolsum.config.sections import Config, GrpoConfig, JudgeConfig
 from smolsum.errors import UsageError, nearest
 from smolsum.types import Criterion
 
-
 JUDGING = ("judge", "preference")
 
 
