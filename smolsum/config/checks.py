@@ -150,7 +150,7 @@ def _of_difficulty(config: Config, task: ConfigurableTask) -> Iterator[Problem]:
         for table in ("mix", "mix_end"):
             for kind in getattr(stage, table):
                 if kind not in bands:
-                    what = f"names {kind!r}, which is no band of difficulty.bands"
+                    what = f"is a share of {kind!r}, which is no band of difficulty.bands"
                     yield Problem(f"stages.{name}.{table}.{kind}", what, nearest(kind, bands))
 
 
@@ -171,7 +171,7 @@ def _of_judge(config: Config, sources: Mapping[str, str], task: ConfigurableTask
         places = (f"{rewards}.{signal}", f"{rewards}_end.{signal}", f"stages.{stage}.constraints")
         yield Problem(
             next(place for place in places if place in sources),
-            f"uses {signal}, and judge.model is empty",
+            f"asks a judge ({signal}), and judge.model is empty",
             "--set judge.model=MODEL, with SMOLSUM_JUDGE_URL=http://HOST:PORT/v1 or OPENAI_API_KEY",
         )
     if judge.rubric.strip() and judge.criteria:
