@@ -190,23 +190,25 @@ def _configs(selection: Selection, sets: Sequence[str], **layers: Any) -> list[C
     def resolved(model: str | None, strategy: str | None, reward: str | None, sets: Sequence[str]) -> Config:
         return resolve(TASKS, model=model, strategy=strategy, reward=reward, sets=sets, **layers).config
 
-    wanted = []
+    found: dict[tuple[str | None, str | None, str | None], Config] = {}
     for model in selection.models:
-        pairs = list(product(selection.strategies, selection.rewards))
-        several = [resolved(model, *pair, common) for pair in pairs]
-        signals = {name for config in several for stage in config.stages.values() for name in stage.trained_rewards}
-        if len(pairs) > 1 and "length" in signals and FINETUNED in TASKS[several[0].task.name].presets.strategies:
+        pairs = {pair: resolved(model, *pair, common) for pair in product(selection.strategies, selection.rewards)}
+        stages = [stage for config in pairs.values() for stage in config.stages.values()]
+        strategies = TASKS[next(iter(pairs.values())).task.name].presets.strategies
+        if len(pairs) > 1 and FINETUNED in strategies and any("length" in stage.trained_rewards for stage in stages):
             # fine-tuned runs begin with the length stage, and all runs are compared with it
-            strategies = [labels(config)[0] for config in several]
-            others = [pair for pair, name in zip(pairs, strategies, strict=True) if name != LENGTH_ONLY]
-            pairs = [(FINETUNED, "length"), *others]
-        wanted += [(model, *pair) for pair in pairs]
-    stages = {one: tuple(resolved(*one, common).stages) for one in wanted}
+            others = {pair: config for pair, config in pairs.items() if labels(config)[0] != LENGTH_ONLY}
+            parent = (FINETUNED, "length")
+            pairs = {parent: resolved(model, *parent, common), **others}
+        found |= {(model, *pair): config for pair, config in pairs.items()}
+    names = list(dict.fromkeys(name for config in found.values() for name in config.stages))
     for text in sets:
-        if (stage := _stage(text)) is not None and not any(stage in names for names in stages.values()):
-            known = ", ".join(dict.fromkeys(name for names in stages.values() for name in names))
-            raise UsageError(f"--set {text}: no run here has a stage {stage!r}", hint=f"choose from {known}")
-    return [resolved(*one, [text for text in sets if _stage(text) in (None, *stages[one])]) for one in wanted]
+        if (stage := _stage(text)) is not None and stage not in names:
+            raise UsageError(f"--set {text}: no run here has a stage {stage!r}", hint=f"choose from {', '.join(names)}")
+    return [
+        resolved(*one, [text for text in sets if _stage(text) in (None, *config.stages)])
+        for one, config in found.items()
+    ]
 
 
 def _stage(text: str) -> str | None:
