@@ -14,7 +14,7 @@ import numpy as np
 
 from smolsum.config.constraints import parse_constraints
 from smolsum.config.sections import Config, StageConfig
-from smolsum.config.stage_schedule import stage_at
+from smolsum.config.stages import stage_at
 from smolsum.config.targets import TARGET
 from smolsum.errors import PluginError, SmolsumError
 from smolsum.grpo.advantages import teaches_nothing, zero_spread

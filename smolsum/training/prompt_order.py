@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from smolsum.config.sections import Config
-from smolsum.config.stage_schedule import stage_at
-from smolsum.config.stage_steps import epoch_counts, kinds_by_place, mean_mix
+from smolsum.config.stages import epoch_counts, kinds_by_place, mean_mix, stage_at
 from smolsum.evaluate.sampling import DecodingSettings, complete
 from smolsum.grpo.stateful import Sampled, Stateful
 from smolsum.policy import distributed

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from itertools import combinations
 from typing import Any
 
-from smolsum.config.judge_criteria import asking
+from smolsum.config.checks import asking
 from smolsum.config.presets import leaves
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError

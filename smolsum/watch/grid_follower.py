@@ -8,10 +8,9 @@ from platform import node
 from statistics import fmean
 
 from smolsum.console import duration
-from smolsum.runs.grid_record import GRID
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import LAST_BYTES, Document, Run
-from smolsum.runs.records import GridRecord, RunOfGrid
+from smolsum.runs.records import GRID, GridRecord, RunOfGrid
 from smolsum.runs.run_state import MOVING, STALE_S, mean_step, process_lives, read_stamp, run_state, seconds_since
 
 ALMOST = 0.99
