@@ -7,7 +7,7 @@ the hub's model cards (`model-index`).
 import math
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -22,7 +22,7 @@ from smolsum.report.outcomes import Journey, compared, journeys
 from smolsum.report.render.markdown import figures, section_lines
 from smolsum.report.render.write import printable
 from smolsum.report.results import configuration_results
-from smolsum.report.sections import findings, judge, provenance, scores, setup, training
+from smolsum.report.sections import findings, scores, setup, training
 from smolsum.runs.evaluation_records import SUMMARY
 from smolsum.runs.paths import RunPaths
 
@@ -61,7 +61,7 @@ def card_files(evidence: RunPaths, facts: CardFacts, folder: Path) -> dict[str, 
     ways = journeys(inputs, results, metrics)
     sections = [printable(one) for one in _sections(inputs, ways)]
     body = [f"# {facts.title}", "", *_opening(run, facts), findings.verdict(inputs, ways, metrics), ""]
-    limits = Section("Limits", (), tuple(provenance.limits(inputs, results)))
+    limits = Section("Limits", (), tuple(setup.limits(inputs, results)))
     for section in (sections[0], None, *sections[1:], limits):
         body += _use(run, facts) if section is None else section_lines(section, folder, FIGURES)
     body += _origin(evidence, run, facts)
@@ -74,18 +74,18 @@ def _sections(inputs: ReportInputs, ways: Sequence[Journey]) -> list[Section]:
     """The sections of a report that say what one run did."""
     metrics = compared(inputs)
     judged = (
-        [judge.scores_table(inputs), judge.noise_table(inputs), *setup.judged_metrics_tables(inputs)]
+        [scores.judged_scores_table(inputs), scores.noise_table(inputs), *setup.judged_metrics_tables(inputs)]
         if inputs.judge
         else []
     )
-    found: list[tuple[str, Sequence[Item]]] = [
+    found: list[tuple[str, Iterable[Item]]] = [
         (
             "Results",
             [
                 *findings.findings_items(inputs, ways, metrics, advice=False),
                 scores.headlines_table(inputs),
                 *training.stage_results_tables(inputs),
-                *scores.other_evaluations_table(inputs),
+                *scores.other_evaluations_tables(inputs),
                 *judged,
             ],
         ),
@@ -109,7 +109,7 @@ def _sections(inputs: ReportInputs, ways: Sequence[Journey]) -> list[Section]:
     ]
 
 
-def _filled(items: Sequence[Item]) -> Iterator[Item]:
+def _filled(items: Iterable[Item]) -> Iterator[Item]:
     """Yield the items without what a report would ask its reader to run, and without empty rows and columns."""
     for item in items:
         if isinstance(item, Figure):

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from smolsum.stats.correlation import correlate
 from smolsum.stats.loading import Arm, check_comparable, shared_metrics
-from smolsum.stats.multiple_testing import benjamini_hochberg, count_tests, holm
 from smolsum.stats.paired import (
     ALPHA,
     CONFIDENCE,
@@ -19,6 +17,7 @@ from smolsum.stats.paired import (
 )
 from smolsum.stats.render import Report, ResultSection, Row, figure
 from smolsum.stats.seeds import compare_runs
+from smolsum.stats.several import benjamini_hochberg, correlate, count_tests, holm
 
 _RESULT_COLUMNS = ("n", "missing", "mean_a", "mean_b", "delta", "ci_low", "ci_high", "t", "df", "p", "sd", "se", "d_z")
 _NOTE_TEXTS = {

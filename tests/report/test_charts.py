@@ -11,7 +11,7 @@ from scipy import stats
 
 from smolsum.report import charts
 from smolsum.report.charts import AxisText, Band, Plot, PlotSeries, Spot, Way
-from smolsum.report.sections.scores import mean_interval
+from smolsum.report.results import mean_interval
 
 AXIS = AxisText("x", str)
 

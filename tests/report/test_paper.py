@@ -9,7 +9,7 @@ import pytest
 
 from smolsum.report import charts
 from smolsum.report.charts import AxisText, Spot, Way
-from smolsum.report.document import Cell, Page, Section, Table, number, plain, words
+from smolsum.report.document import Cell, Page, Section, Table, number, plain
 from smolsum.report.render.latex import escape, to_latex
 from smolsum.report.render.tikz import to_tikz
 
@@ -26,7 +26,7 @@ def of(table: Table) -> str:
 
 def wide(columns: int, rows: int = 3, letters: int = 9) -> Table:
     """A table of words without spaces."""
-    cells = tuple((words(f"row-{n}"), *(words("x" * letters) for _ in range(columns - 1))) for n in range(rows))
+    cells = tuple((Cell(f"row-{n}"), *(Cell("x" * letters) for _ in range(columns - 1))) for n in range(rows))
     return Table("S8", "wide", tuple(f"c{n}" for n in range(columns)), cells)
 
 
@@ -84,9 +84,9 @@ def test_wide_tables_fit() -> None:
 @pytest.mark.parametrize(
     ("table", "width"),
     [
-        (Table("S9", "t", ("a", "b"), ((words("name-of_a_run" * 8), words("x" * 60)),)), r"p\{"),
+        (Table("S9", "t", ("a", "b"), ((Cell("name-of_a_run" * 8), Cell("x" * 60)),)), r"p\{"),
         # a column of sentences gets what the others leave
-        (Table("S9", "t", ("a", "b"), ((words("x"), words("many_ words " * 40)), (number(1.5, plain(1)), Cell("y")))),
+        (Table("S9", "t", ("a", "b"), ((Cell("x"), Cell("many_ words " * 40)), (number(1.5, plain(1)), Cell("y")))),
          r"p\{4\d\dpt\}"),
     ],
 )  # fmt: skip

@@ -10,9 +10,8 @@ from scipy import stats
 from support.refusals import refuses
 
 from smolsum.stats import paired_ttest
-from smolsum.stats.correlation import correlate
-from smolsum.stats.multiple_testing import benjamini_hochberg, count_tests, holm
 from smolsum.stats.seeds import compare_runs
+from smolsum.stats.several import benjamini_hochberg, correlate, count_tests, holm
 
 
 def test_holm_by_hand() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from smolsum.stats.pareto import hypervolume, pareto_front
+from smolsum.stats.several import hypervolume, pareto_front
 
 
 def test_front_has_what_nothing_beats() -> None:

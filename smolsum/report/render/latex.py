@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
 
-from smolsum.report.document import MINUS, Cell, Figure, Page, Table, sentence, words
+from smolsum.report.document import MINUS, Cell, Figure, Page, Table, sentence
 from smolsum.report.render.tikz import colours, to_tikz
 
 BROKEN = 12
@@ -139,7 +139,7 @@ def _turned(table: Table) -> Table:
     """The table with its rows as columns."""
     columns = (table.columns[0], *(row[0].text for row in table.rows))
     rows = tuple(
-        (words(name), *(row[place] for row in table.rows)) for place, name in enumerate(table.headings) if place
+        (Cell(name), *(row[place] for row in table.rows)) for place, name in enumerate(table.headings) if place
     )
     return replace(table, columns=columns, rows=rows, better={})
 
