@@ -19,10 +19,9 @@ from smolsum.report.collect import ReportInputs, TrainedRun, gather
 from smolsum.report.compatibility import comparable
 from smolsum.report.document import DASH, Figure, Item, Section, Table
 from smolsum.report.outcomes import Journey, compared, journeys
-from smolsum.report.render.markdown import figures, section_lines
-from smolsum.report.render.write import printable
 from smolsum.report.results import configuration_results
 from smolsum.report.sections import findings, scores, setup, training
+from smolsum.report.write import figures, printable, section_lines
 from smolsum.runs.evaluation_records import SUMMARY
 from smolsum.runs.paths import RunPaths
 

@@ -14,8 +14,7 @@ from smolsum.report.collect import EvaluationResult, ReportInputs, TrainedRun
 from smolsum.report.document import ARROWS, MINUS, percent, signed
 from smolsum.report.results import ConfigurationResult, baseline_of, compare, mean_interval, mean_metric, paired_values
 from smolsum.runs.run_evaluations import SAMPLER, SPLIT
-from smolsum.stats.paired import ALPHA
-from smolsum.stats.seeds import compare_runs
+from smolsum.stats.paired import ALPHA, compare_runs
 from smolsum.stats.several import holm
 from smolsum.tasks.base import Metric
 from smolsum.types import COMPOSITE

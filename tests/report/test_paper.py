@@ -10,18 +10,17 @@ import pytest
 from smolsum.report import charts
 from smolsum.report.charts import AxisText, Spot, Way
 from smolsum.report.document import Cell, Page, Section, Table, number, plain
-from smolsum.report.render.latex import escape, to_latex
-from smolsum.report.render.tikz import to_tikz
+from smolsum.report.latex import to_latex, to_tikz
 
 
 @pytest.fixture(scope="module")
-def paper(study: Page, study_runs: Path) -> str:
-    return to_latex(study, study_runs)
+def paper(study: Page) -> str:
+    return to_latex(study)
 
 
 def of(table: Table) -> str:
     """A paper of one table."""
-    return to_latex(Page("t", "v", (Section("s", (table,)),)), Path())
+    return to_latex(Page("t", "v", (Section("s", (table,)),)))
 
 
 def wide(columns: int, rows: int = 3, letters: int = 9) -> Table:
@@ -101,7 +100,7 @@ def test_drawings_are_where_the_page_has_them() -> None:
     way = Way("50% & more", (Spot("a_b", 0.0, 0.0, (0.0, 0.1), (-0.1, 0.1)), Spot("c", 1.0, 1.0)))
     axis = AxisText("x", lambda value: f"{value:g}%")
     svg = charts.ways([way], alt="x", x_axis=axis, y_axis=axis)
-    drawn = to_tikz(svg, escape)
+    drawn = to_tikz(svg)
     for x, y in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', svg):
         assert f"({float(x):g},{float(y):g}) circle" in drawn
     assert drawn.count(r"\node") == svg.count("<text")

@@ -10,8 +10,7 @@ from support.reports import edit, report_of, tables
 from support.studies import CRITERIA, PATHS, judged, run
 
 from smolsum.report.results import tally
-from smolsum.stats.paired import PairedResult
-from smolsum.stats.seeds import compare_runs
+from smolsum.stats.paired import PairedResult, compare_runs
 
 EXAMPLES = 40
 NOISE = np.random.default_rng(3).normal(size=EXAMPLES)

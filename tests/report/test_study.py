@@ -11,7 +11,7 @@ from support.studies import PATHS, read_csv
 import smolsum.report
 from smolsum.config.run_labels import FINETUNED, INCLUDED, LENGTH_ONLY, model_name
 from smolsum.report.document import Page, Table
-from smolsum.report.render.html import to_html
+from smolsum.report.write import to_html
 
 PUBLISHED = Path(smolsum.report.__file__).with_name("published.csv")
 NAMES = {"length-only": "length-only (GRPO baseline)", "length-quality-rouge-l": "length-quality-rouge"}

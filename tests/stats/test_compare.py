@@ -10,7 +10,7 @@ from scipy import stats
 from support.refusals import refuses
 
 from smolsum.stats import paired_ttest
-from smolsum.stats.seeds import compare_runs
+from smolsum.stats.paired import compare_runs
 from smolsum.stats.several import benjamini_hochberg, correlate, count_tests, holm
 
 
