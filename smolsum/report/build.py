@@ -24,7 +24,7 @@ def build(inputs: ReportInputs) -> Page:
             [
                 *(paper.result_tables(inputs, results) if study else training.change_tables(inputs)),
                 scores.headlines_table(inputs),
-                *scores.other_evaluations_tables(inputs),
+                scores.other_evaluations_table(inputs),
                 *([] if study else [*scores.side_by_side(inputs), *scores.panels_tables(inputs)]),
             ],
         ),
@@ -33,12 +33,12 @@ def build(inputs: ReportInputs) -> Page:
             [
                 *lengths.targets_items(inputs),
                 *lengths.histogram_figures(inputs, ways),
-                *lengths.validity_tables(ways),
+                lengths.validity_table(ways),
                 *lengths.difficulty_figures(ways),
                 *(paper.length_figures(inputs, results) if study else []),
                 scores.errors_table(inputs, results),
                 *training.error_figures(inputs),
-                *([paper.flips_table(inputs, results)] if study else training.stage_results_tables(inputs)),
+                paper.flips_table(inputs, results) if study else training.stage_results_table(inputs),
             ],
         ),
         ("Constraint and quality", findings.trade_off_items(inputs, metrics)),
@@ -50,28 +50,27 @@ def build(inputs: ReportInputs) -> Page:
         ("Cost", [training.cost_table(inputs)]),
         ("Samples", scores.samples_tables(inputs, results)),
         ("Data", setup.data_tables(inputs, prompts="Post" if study else "Prompt", references=study)),
-        ("Evaluation", setup.judged_metrics_tables(inputs)),
+        ("Evaluation", [setup.judged_metrics_table(inputs)]),
         (
             "Method",
             [
                 setup.signals_table(inputs, [name for name in MEANINGS if name in REWARDS] if study else ()),
                 *([paper.configurations_table(inputs)] if study and inputs.has_references else []),
                 setup.settings_table(inputs),
-                *setup.stage_settings_tables(inputs, signals=not study),
+                setup.stage_settings_table(inputs, signals=not study),
             ],
         ),
-        ("Settings", setup.differences_tables(inputs)),
+        ("Settings", [setup.differences_table(inputs)]),
+        ("Limits", []),
+        ("Left out", [setup.left_out_table(inputs.left_out)]),
+        ("Provenance", [setup.provenance_table(inputs)]),
     ]
-    shown = [(title, tuple(filter(_has_content, items))) for title, items in sections]
-    kept = [Section(title, items) for title, items in shown if items]
-    kept.append(Section("Limits", (), tuple(setup.limits(inputs, results))))
-    if left_out := setup.left_out_tables(inputs.left_out):
-        kept.append(Section("Left out", tuple(left_out)))
-    kept.append(Section("Provenance", (setup.provenance_table(inputs),)))
+    texts = {"Limits": tuple(setup.limits(inputs, results))}
+    # a table of comparisons has no rows where nothing is compared
+    found = [
+        Section(title, tuple(item for item in items if isinstance(item, Figure) or item.rows), texts.get(title, ()))
+        for title, items in sections
+    ]
+    shown = tuple(section for section in found if section.items or section.text)
     verdict = findings.verdict(inputs, ways, metrics)
-    return Page(f"smolsum report: {', '.join(inputs.models)}", verdict, tuple(kept))
-
-
-def _has_content(item: Item) -> bool:
-    """Whether there is something to show: a table of comparisons has no rows where nothing is compared."""
-    return isinstance(item, Figure) or bool(item.rows)
+    return Page(f"smolsum report: {', '.join(inputs.models)}", verdict, shown)

@@ -2,6 +2,7 @@
 one HTML file without network, light and dark, for a phone, a screen and paper, whose short script sorts tables, filters
 legends and copies, and is not needed to read it; as Markdown with its figures as SVG files next to it; and as LaTeX."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from dataclasses import replace as with_fields
@@ -99,32 +100,34 @@ def printable(part: Any) -> Any:
 
 def to_html(page: Page, folder: Path) -> str:
     """Return the page for a file in `folder`, with links relative to it."""
-    template = _environment().get_template("page.html.j2")
+    template = templates(escaped=True).get_template("page.html.j2")
     return template.render(page=page, folder=folder, style=Markup(style()), script=Markup(script()), classes=_classes)
 
 
 @cache
 def style() -> str:
     """Return the style sheet, which has the colours of the page and of the charts."""
-    return _environment().get_template("style.css.j2").render().strip()
+    return templates(escaped=True).get_template("style.css.j2").render().strip()
 
 
 @cache
 def script() -> str:
     """Return the script of the page."""
-    return _environment().get_template("page.js.j2").render().strip()
+    return templates(escaped=True).get_template("page.js.j2").render().strip()
 
 
 @cache
-def _environment() -> Environment:
-    """The templates; every value in them is escaped unless it is `Markup`."""
-    return Environment(
+def templates(*, escaped: bool) -> Environment:
+    """Return the templates; where they are `escaped`, every value in them that is not `Markup` is."""
+    found = Environment(
         loader=PackageLoader("smolsum.report"),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=lambda value: value if isinstance(value, Markup) else escape(str(value)),
+        finalize=lambda value: escape(str(value)) if escaped and not isinstance(value, Markup) else value,
     )
+    found.filters |= {"quote": shlex.quote, "printable": printable}
+    return found
 
 
 def _classes(cell: Cell, numeric: bool) -> Markup:

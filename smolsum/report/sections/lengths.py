@@ -140,9 +140,9 @@ def _note(inputs: ReportInputs, width: int, band: charts.Band | None) -> str:
     return f"{text} Each prompt asks for its own length." if own else text
 
 
-def validity_tables(journeys: Sequence[Journey]) -> list[Table]:
+def validity_table(journeys: Sequence[Journey]) -> Table:
     """Return Table L2: the lengths of answers that satisfy their schema, of those that only parse and of those that do
-    not parse, of the untrained model and after training. Nothing for tasks whose answers are not parsed."""
+    not parse, of the untrained model and after training. No rows for tasks whose answers are not parsed."""
     rows = [
         [one.model, one.name, outcome.stage, *cells]
         for one in journeys
@@ -151,7 +151,7 @@ def validity_tables(journeys: Sequence[Journey]) -> list[Table]:
     ]
     columns = ("Model", "Configuration", "After stage", "Answers", "n", "Share", "Mean", "P50", "P90", "Max", "Cut off")
     note = "Tokens of the test completions, without the end-of-sequence token; cut off: by the limit on new tokens."
-    return [table("L2", "Lengths by validity", columns, rows, note, folded=len(rows) > MAX_UNFOLDED)] if rows else []
+    return table("L2", "Lengths by validity", columns, rows, note, folded=len(rows) > MAX_UNFOLDED)
 
 
 def _by_validity(outcome: Outcome) -> Iterator[list[object]]:

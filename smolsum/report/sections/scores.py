@@ -52,9 +52,9 @@ def headlines_table(inputs: ReportInputs) -> Table:
     return table("S10", "Headline metrics", columns, rows, note, better=_directions(inputs, titles))
 
 
-def other_evaluations_tables(inputs: ReportInputs) -> list[Table]:
+def other_evaluations_table(inputs: ReportInputs) -> Table:
     """Return Table S10a, the headline metrics of evaluations of these runs that are not compared with others: of other
-    data, of another split. No table without any."""
+    data, of another split."""
     found = [(f"{run.name}/{one.folder.name}", one) for run in inputs.trained for one in run.others]
     titles = {h.metric: h.title for _, one in found for h in one.summary.headlines}
     rows = []
@@ -70,7 +70,7 @@ def other_evaluations_tables(inputs: ReportInputs) -> list[Table]:
     columns = ("Evaluation", "Step", "Of", "n", *titles.values())
     note = "In no other table: the evaluation of the test split of its training represents a run."
     better = _directions(inputs, titles)
-    return [table("S10a", "Other evaluations of these runs", columns, rows, note, better=better)] if rows else []
+    return table("S10a", "Other evaluations of these runs", columns, rows, note, better=better)
 
 
 def panels_tables(inputs: ReportInputs) -> Iterator[Table]:

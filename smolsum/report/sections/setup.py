@@ -132,11 +132,9 @@ def _excerpt(text: str) -> str:
     return shortened(" ".join(text.split()), _MAX_LETTERS)
 
 
-def judged_metrics_tables(inputs: ReportInputs) -> list[Table]:
-    """Return Table 3: what is judged, the score that passes, and the fingerprint of each prompt; nothing for a task
-    without a judge."""
-    if not inputs.criteria:
-        return []
+def judged_metrics_table(inputs: ReportInputs) -> Table:
+    """Return Table 3: what is judged, the score that passes, and the fingerprint of each prompt; no row for a
+    task without a judge."""
     judged = next((e for e in inputs.evaluations if e.judge), None)
     rows = []
     for name in inputs.criteria:
@@ -147,10 +145,10 @@ def judged_metrics_tables(inputs: ReportInputs) -> list[Table]:
             prompt = judging.prompts.get(name, DASH.text)[:8]
             cells = [threshold, Cell(prompt, source=CellSource(path, f"judging.prompts.{name}"))]
         rows.append([name.title(), MEASURES.get(name, DASH.text), *cells])
-    n = len(inputs.criteria)
-    rows.append(["Composite", f"Sum of all {n}, at most {n}.0", DASH, DASH])
+    if n := len(inputs.criteria):
+        rows.append(["Composite", f"Sum of all {n}, at most {n}.0", DASH, DASH])
     note = f"Judge: {inputs.judge}." if inputs.judge else "No evaluation here has been judged."
-    return [table("3", "Judged metrics", ("Metric", "What it measures", "Passes from", "Prompt"), rows, note)]
+    return table("3", "Judged metrics", ("Metric", "What it measures", "Passes from", "Prompt"), rows, note)
 
 
 def signals_table(inputs: ReportInputs, always: Sequence[str] = ()) -> Table:
@@ -243,18 +241,16 @@ def _source(run: TrainedRun, key: str) -> CellSource:
     return CellSource(run.paths.config, f"stages.{stage}.{own}" if own in run.config["stages"][stage] else key)
 
 
-def stage_settings_tables(inputs: ReportInputs, *, signals: bool = True, every: bool = False) -> list[Table]:
+def stage_settings_table(inputs: ReportInputs, *, signals: bool = True, every: bool = False) -> Table:
     """Return Table 9b: the stages of every run that has several, or of `every` run. Without `signals`, only of runs
     whose stages differ in more than their signals."""
     staged = [run for run in inputs.trained if every or _differ(run.config, signals=signals)]
-    if not staged:
-        return []
     mixed = any(stage.get("mix") for run in staged for stage in run.config["stages"].values())
     rows = [_stage(run, name, mixed=mixed) for run in staged for name in run.config["stages"]]
     settings = ("Temperature", "Learning rate", "KL beta (β)", *["Mix of prompts"] * mixed, "Signals and weights")
     columns = ("Run", "Stage", "Steps", "Epochs", *settings)
     note = EPOCHS_NOTE if any(row[columns.index("Epochs")] is not DASH for row in rows) else ""
-    return [table("9b", "Stages", columns, rows, note, folded=len(rows) > MAX_UNFOLDED)]
+    return table("9b", "Stages", columns, rows, note, folded=len(rows) > MAX_UNFOLDED)
 
 
 def _differ(config: Mapping[str, Any], *, signals: bool) -> bool:
@@ -293,7 +289,7 @@ def _shares(table: Mapping[str, float], end: Mapping[str, float] | None = None) 
     return f"{own} to {_shares(end)}" if end else own
 
 
-def differences_tables(inputs: ReportInputs) -> list[Table]:
+def differences_table(inputs: ReportInputs) -> Table:
     """Return Table S8: every setting that not all runs share."""
     flat = [(run, leaves(run.config)) for run in inputs.trained]
     rows = []
@@ -302,7 +298,7 @@ def differences_tables(inputs: ReportInputs) -> list[Table]:
         if len({text for _, text in texts}) > 1:
             rows.append([key, *(Cell(text, source=CellSource(run.paths.config, key)) for run, text in texts)])
     columns = ("Setting", *(run.name for run in inputs.trained))
-    return [table("S8", "Settings that differ", columns, rows, folded=True)] if rows else []
+    return table("S8", "Settings that differ", columns, rows, folded=True)
 
 
 def provenance_table(inputs: ReportInputs) -> Table:
@@ -327,10 +323,10 @@ def provenance_table(inputs: ReportInputs) -> Table:
     return table("S3", "Provenance", ("What", "Value"), rows)
 
 
-def left_out_tables(left_out: Sequence[LeftOut]) -> list[Table]:
-    """Return Table S2: what was given and is not in the report, with the reason; no table without any."""
+def left_out_table(left_out: Sequence[LeftOut]) -> Table:
+    """Return Table S2: what was given and is not in the report, with the reason."""
     rows = [(one.name, one.reason, one.command or DASH) for one in left_out]
-    return [table("S2", "Left out of this report", ("Run", "Why", "Command that helps"), rows)] if rows else []
+    return table("S2", "Left out of this report", ("Run", "Why", "Command that helps"), rows)
 
 
 def limits(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[str]:

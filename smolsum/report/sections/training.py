@@ -85,18 +85,19 @@ def change_tables(inputs: ReportInputs) -> list[Table]:
     note += "; interval of the difference by Student's t."
     tallied_note = tally_note(judged_metrics, "from before training") if any(each) else ""
     higher = dict.fromkeys(("Before", "After"), "higher")
-    found = [table("S11", "What training did", columns, rows, note, tallied_note, better=higher)] if rows else []
     passed = [(run, compare(PASSED, before, after)) for run, before, after in pairs if before is not None]
-    if changes := [[run.model, run.name, *flip_cells(one.flips)] for run, one in passed if one and one.flips]:
-        columns = ("Model", "Run", "Rescued", "Regressed", "p (McNemar)")
-        note = "Rescued: right after training and not before; regressed: the reverse."
-        found.append(table("S5", "Rescued and regressed examples", columns, changes, note, better=FLIPPED))
-    return found
+    changes = [[run.model, run.name, *flip_cells(one.flips)] for run, one in passed if one and one.flips]
+    flip_columns = ("Model", "Run", "Rescued", "Regressed", "p (McNemar)")
+    flip_note = "Rescued: right after training and not before; regressed: the reverse."
+    return [
+        table("S11", "What training did", columns, rows, note, tallied_note, better=higher),
+        table("S5", "Rescued and regressed examples", flip_columns, changes, flip_note, better=FLIPPED),
+    ]
 
 
-def stage_results_tables(inputs: ReportInputs) -> list[Table]:
+def stage_results_table(inputs: ReportInputs) -> Table:
     """Return Table S14: each run at its start and after every stage, with the share of right examples, which of them
-    the stages rescued and regressed since the start, and the errors. Nothing for tasks without right and wrong."""
+    the stages rescued and regressed since the start, and the errors. No rows for tasks without right and wrong."""
     runs = [run for run in inputs.trained if all(e.metric(PASSED) is not None for e in run.evaluations)]
     metrics = [one for run in runs for e in run.evaluations for one in e.summary.metrics.items()]
     errors = dict.fromkeys(key for key, value in metrics if key.startswith(ERRORS) and value is not None)
@@ -112,7 +113,7 @@ def stage_results_tables(inputs: ReportInputs) -> list[Table]:
     note = "Rescued: right now and not at the start; regressed: the reverse; p by McNemar's exact test, two-sided."
     columns = ("Run", "Evaluation", "Right", "Rescued", "Regressed", "p (McNemar)", *titles)
     better = {"Right": "higher", **FLIPPED, **dict.fromkeys(titles, "lower")}
-    return [table("S14", "From stage to stage", columns, rows, note, better=better)] if rows else []
+    return table("S14", "From stage to stage", columns, rows, note, better=better)
 
 
 def curve_figures(inputs: ReportInputs, watched: Sequence[tuple[str, str]] = ()) -> Iterator[Figure]:
