@@ -129,36 +129,17 @@ def paired_ttest(a: Values, b: Values, *, alternative: Alternative = "two-sided"
 
 def _ttest_of(x: NDArray[np.float64], y: NDArray[np.float64], missing: int, alternative: Alternative) -> PairedResult:
     """`paired_ttest` of complete pairs; `missing` is passed on to the result."""
-    n = len(x)
-    nan = math.nan
-    mean_a, mean_b = (float(v.mean()) if n else nan for v in (x, y))
-    d = y - x
-    delta = float(d.mean()) if n else nan
+    n, nan = len(x), math.nan
+    mean_a, mean_b, delta = (float(v.mean()) if n else nan for v in (x, y, y - x))
     note = _note(x, y)
+    p, sd = (1.0 if note == "identical" else nan), (nan if n < 2 else 0.0)
+    undefined = PairedResult(n, missing, mean_a, mean_b, delta, sd, sd, nan, n - 1, p, nan, nan, nan, alternative, note)
     if note:
-        p = 1.0 if note == "identical" else nan
-        sd = nan if n < 2 else 0.0
-        return PairedResult(n, missing, mean_a, mean_b, delta, sd, sd, nan, n - 1, p, nan, nan, nan, alternative, note)
+        return undefined
     test = stats.ttest_rel(y, x, alternative=alternative)
-    interval = test.confidence_interval(CONFIDENCE)
-    sd = float(d.std(ddof=1))
-    return PairedResult(
-        n=n,
-        missing=missing,
-        mean_a=mean_a,
-        mean_b=mean_b,
-        delta=delta,
-        sd=sd,
-        se=sd / math.sqrt(n),
-        t=float(test.statistic),
-        df=float(test.df),
-        p=float(test.pvalue),
-        ci_low=float(interval.low),
-        ci_high=float(interval.high),
-        d_z=delta / sd,
-        alternative=alternative,
-        note="",
-    )
+    low, high = map(float, test.confidence_interval(CONFIDENCE))
+    sd, t, df, p = map(float, ((y - x).std(ddof=1), test.statistic, test.df, test.pvalue))
+    return replace(undefined, sd=sd, se=sd / math.sqrt(n), t=t, df=df, p=p, ci_low=low, ci_high=high, d_z=delta / sd)
 
 
 def compare_runs(

@@ -1,17 +1,14 @@
-"""Charts and intervals from numbers: what is drawn stays inside, and nothing is made up."""
+"""Charts from numbers: what is drawn stays inside, and nothing is made up."""
 
 import math
 import re
 from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
-from scipy import stats
 
 from smolsum.report import charts
 from smolsum.report.charts import AxisText, Band, Plot, PlotSeries, Spot, Way
-from smolsum.report.results import mean_interval
 
 AXIS = AxisText("x", str)
 
@@ -173,41 +170,6 @@ def test_better_is_up_and_right() -> None:
     places = {name: (float(x), float(y)) for name, x, y in found}
     assert places["better"][0] > places["worse"][0]
     assert places["better"][1] < places["worse"][1]
-
-
-def test_interval_is_students() -> None:
-    """By hand for 0, 2, 2, 0, 2 without one that is missing; SciPy agrees."""
-    values = np.array([0.0, 2.0, math.nan, 2.0, 0.0, 2.0])
-    found = mean_interval(values)
-    assert (found.n, found.mean) == (5, pytest.approx(1.2))
-    assert found.low == pytest.approx(1.2 - 2.776445 * math.sqrt(1.2 / 5), abs=1e-6)
-    known = values[~np.isnan(values)]
-    expected = stats.t.interval(0.95, 4, loc=known.mean(), scale=stats.sem(known))
-    assert (found.low, found.high) == pytest.approx(expected)
-
-
-def test_interval_of_right_and_wrong_is_exact() -> None:
-    """That of SciPy for 3 of 5, and not of no width where all are right: down to 0.025^(1/20) for 20 of 20."""
-    found = mean_interval(np.array([0.0, 1.0, math.nan, 1.0, 0.0, 1.0]))
-    expected = stats.binomtest(3, 5).proportion_ci(0.95, method="exact")
-    assert (found.n, found.mean) == (5, pytest.approx(0.6))
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
-    sure = mean_interval(np.ones(20))
-    assert (sure.low, sure.high) == pytest.approx((0.025 ** (1 / 20), 1.0))
-
-
-def test_interval_of_shares_stays_within_0_and_1() -> None:
-    """Of 40 documents one has a question without an answer: Student's would go beyond 1, and hardly below 0.96."""
-    found = mean_interval(np.array([1.0] * 39 + [0.5]))
-    assert 0.9 < found.low < 0.96
-    assert found.mean < found.high < 1
-
-
-@pytest.mark.parametrize("values", [[], [0.5], [math.nan]])
-def test_one_example_has_no_interval(values: list[float]) -> None:
-    found = mean_interval(np.array(values, dtype=float))
-    assert math.isnan(found.low)
-    assert math.isnan(found.high)
 
 
 def test_spans_are_where_their_values_are() -> None:
