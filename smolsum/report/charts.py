@@ -94,33 +94,24 @@ class AxisText:
     lower_is_better: bool = False
 
 
-def panels(panels: Sequence[Plot], names: Sequence[str]) -> tuple[str, ...]:
-    """Return a drawing for each panel, with its own y axis, and one of their legend. `names` fixes the colours."""
-    return tuple(_svg(content, height, alt, PANEL) for content, height, alt in _pieces(panels, names))
-
-
-def lines(panels: Sequence[Plot], names: Sequence[str], *, alt: str) -> str:
-    """Return the same in one drawing, two panels a row, for pages that cannot place them; three where there are many,
-    so that it is not much taller than wide."""
-    pieces = _pieces(panels, names)
-    across = 2 if len(pieces) <= FEW else 3
-    parts, y, row = [], 0.0, 0.0
-    for place, (content, height, _) in enumerate(pieces):
-        if place % across == 0:
-            y, row = y + row, 0.0
-        row = max(row, height)
-        parts.append(f'<g transform="translate({(place % across) * (PANEL + 20):g} {y:g})">{content}</g>')
-    return _svg("".join(parts), y + row, alt, across * PANEL + (across - 1) * 20)
-
-
-def _pieces(panels: Sequence[Plot], names: Sequence[str]) -> list[tuple[str, float, str]]:
-    """Content, height and alternative text of each panel, and of the legend."""
+def curves(panels: Sequence[Plot], names: Sequence[str], *, alt: str) -> tuple[str, tuple[str, ...]]:
+    """Return lines in panels, each with its own y axis, and their legend; `names` fixes the colours. First all in one
+    drawing for pages that cannot place them, two panels a row, or three where there are many, so that it is not much
+    taller than wide; then a drawing of each."""
     height = 150.0
-    drawn = [_plot(panel, PANEL, height, names) for panel in panels]
     band = next((panel.band.name for panel in panels if panel.band), "")
     legend, tall = _legend(names, 2, PANEL, band=band)
-    found = [(content, height + 20, panel.title) for content, panel in zip(drawn, panels, strict=True)]
-    return [*found, (legend, tall + 8, f"Legend: {', '.join(names)}")]
+    pieces = [(_plot(panel, PANEL, height, names), height + 20, panel.title) for panel in panels]
+    pieces.append((legend, tall + 8, f"Legend: {', '.join(names)}"))
+    across = 2 if len(pieces) <= FEW else 3
+    moved, y, row = [], 0.0, 0.0
+    for place, (content, tall, _) in enumerate(pieces):
+        if place % across == 0:
+            y, row = y + row, 0.0
+        row = max(row, tall)
+        moved.append(f'<g transform="translate({(place % across) * (PANEL + 20):g} {y:g})">{content}</g>')
+    whole = _svg("".join(moved), y + row, alt, across * PANEL + (across - 1) * 20)
+    return whole, tuple(_svg(content, tall, title, PANEL) for content, tall, title in pieces)
 
 
 def scatter(series: Sequence[PlotSeries], *, alt: str, x_title: str, y_title: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from smolsum.config.run_labels import CRITERIA, model_name, reward_of, strategy_of
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import finite, read_jsonl
-from smolsum.report.document import DASH, Cell, CellSource, number
+from smolsum.report.document import Cell, CellSource, number
 from smolsum.runs.evaluation_records import BEHIND, SCORES, SUMMARY, Summary
 from smolsum.runs.paths import LATEST, RunPaths
 from smolsum.runs.record_io import has_scores, parse, read, read_object, read_summary
@@ -121,12 +121,8 @@ class EvaluationResult:
         return CellSource(self.folder / SUMMARY, f"metrics.{name}")
 
     def cell(self, name: str, show: Callable[[float], str], command: str = "") -> Cell:
-        """Return a metric as a cell that links to its file; without a value, a cell with the command."""
+        """Return a metric as a cell that links to its file; without a value, a cell with the command, or a dash."""
         return number(self.metric(name), show, self.source(name), command=command)
-
-    def cell_or_dash(self, name: str, show: Callable[[float], str]) -> Cell:
-        """Return a metric as a cell; without a value, a dash."""
-        return DASH if self.metric(name) is None else self.cell(name, show)
 
 
 @dataclass(frozen=True)

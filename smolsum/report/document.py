@@ -1,5 +1,6 @@
 """The parts of a report in every format: cells that know their source, tables, figures and sections."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -171,7 +172,7 @@ def table(
     folded: bool = False,
     selected: int = 0,
 ) -> Table:
-    """Return a table. What is no cell among its cells becomes one of its text, and an empty note is none."""
+    """Return a table. What is no cell becomes a cell of its text, and empty notes are left out."""
     cells = tuple(tuple(one if isinstance(one, Cell) else Cell(str(one)) for one in row) for row in rows)
     shown = tuple(filter(None, notes))
     return Table(number, title, tuple(columns), cells, shown, folded, selected, better or {})
@@ -200,8 +201,11 @@ def empty(command: str, text: str = "not run", *, wider: str = "") -> Cell:
 def number(
     value: float | None, show: Callable[[float], str], source: CellSource | None = None, *, command: str = ""
 ) -> Cell:
-    """Return a number formatted by `show`; for None an empty cell with the command."""
-    return empty(command) if value is None else Cell(show(value), float(value), source)
+    """Return a number formatted by `show`; for None an empty cell with the command. A dash for None without one, and
+    for what is undefined (NaN)."""
+    if value is None and command:
+        return empty(command)
+    return DASH if value is None or math.isnan(value) else Cell(show(value), float(value), source)
 
 
 def mark_best(rows: Iterable[Iterable[object]], columns: Sequence[int]) -> list[list[object]]:

@@ -246,9 +246,7 @@ def _shapes(node: ElementTree.Element, above: Sequence[str], left: float, top: f
     """The shapes of a node, which is moved right and down, has the classes of those above it, and is scaled."""
     for child in node:
         kind, classes = child.tag.rpartition("}")[2], (*above, *child.get("class", "").split())
-        at = {
-            key: float(value) for key, value in child.items() if key in ("x", "y", "cx", "cy", "r", "width", "height")
-        }
+        at = {key: float(value) for key, value in child.items() if key in _NUMBERS}
         x, y = at.get("x", at.get("cx", 0.0)) + left, at.get("y", at.get("cy", 0.0)) + top
         style = _style((*classes, kind), scale, child)
         if kind == "g":

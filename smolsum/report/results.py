@@ -105,13 +105,12 @@ def cells_of_test(
 ) -> tuple[Cell, ...]:
     """Return cells for t, p, significance, the adjusted p unless it is None, the interval, what is `tallied`, and in
     words which way a significant difference goes. What is undefined (NaN) is a dash."""
-    holm_cells = () if p_holm is None else (number(p_holm, p_value),)
-    if math.isnan(result.p):
-        tested: tuple[Cell, ...] = (DASH,) * (3 + len(holm_cells))
-    else:
+    mark = DASH
+    if not math.isnan(result.p):
         mark = Cell("✓", "yes") if result.p < ALPHA else Cell("✗", "no")
-        shown_t = DASH if math.isnan(result.t) else number(result.t, plain(4))
-        tested = (shown_t, number(result.p, p_value), mark, *holm_cells)
+    tested = [number(result.t, plain(4)), number(result.p, p_value), mark]
+    if p_holm is not None:
+        tested.append(number(p_holm, p_value))
     low, high = map(signed(3), (result.ci_low, result.ci_high))
     interval = DASH if math.isnan(result.ci_low) else Cell(f"[{low}, {high}]")
     return (*tested, interval, *tallied, direction_cell(result, ways))
@@ -162,7 +161,7 @@ class ConfigurationResult:
         return mean_metric(self.evaluations, name)
 
     def cell(self, name: str, show: Callable[[float], str], command: str = "") -> Cell:
-        """Return a metric as a cell that links to the first seed; without a value, a cell with the command."""
+        """Return a metric as a cell that links to the first seed; without a value, one with the command, or a dash."""
         return number(self.metric(name), show, self.first.source(name), command=command)
 
 

@@ -189,7 +189,7 @@ def _markdown_item(item: Item, folder: Path, figures_in: str) -> list[str]:
 
 
 def _gap(gap: Gap | None) -> str:
-    """The rows that nothing fills, with the commands that would; empty if there are none."""
+    """The rows that nothing fills, with the commands that would; empty if every row is shown."""
     if gap is None:
         return ""
     names = f": {_plain(', '.join(gap.names))}" if gap.names else ""

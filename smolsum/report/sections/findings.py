@@ -285,7 +285,7 @@ def _table(inputs: ReportInputs, journeys: Sequence[Journey], metrics: Compared,
                 name = one.name if sharing == 1 else f"the first stage of {sharing}"
                 winner = one is best and outcome is one.end and len(mine) > 1
                 cells = [c for metric in pair for c in (_value(inputs, outcome, metric), _changed(outcome, metric))]
-                minutes = DASH if outcome.minutes is None else number(outcome.minutes, plain(1))
+                minutes = number(outcome.minutes, plain(1))
                 worse = "; ".join(map(_worse, _worsened(outcome, metrics))) or DASH.text
                 rows.append([model, Cell(name, best=winner), outcome.stage, *cells, minutes, worse])
     columns = ["Model", "Configuration", "After stage", *measured, "Minutes", "Worse than untrained"]
@@ -367,7 +367,7 @@ def trade_off_items(inputs: ReportInputs, metrics: Compared) -> Iterator[Item]:
                 run.last.cell(constraint.name, lambda value: show(constraint, value)),
                 run.last.cell(quality.name, lambda value: show(quality, value)),
                 DASH if x is None or y is None else number(hypervolume([(float(x), float(y))]), plain(3)),
-                number(hypervolume(way), plain(3)) if (way := ways[run.name]) else DASH,
+                number(hypervolume(way) if (way := ways[run.name]) else None, plain(3)),
                 _last_cost(run),
                 _constraints(run) or DASH,
             ]

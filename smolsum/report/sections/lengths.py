@@ -68,7 +68,7 @@ def histogram_figures(inputs: ReportInputs, journeys: Sequence[Journey]) -> list
         alt = f"Lengths of the test completions of {model} in tokens, medians: {'; '.join(medians)}"
         names = [when for when in (BEFORE, AFTER) if any(when in ends for _, ends in mine)]
         label, title = ("L1", "Lengths") if len(models) == 1 else (f"L1{letter(len(figures))}", f"Lengths, {model}")
-        drawing, parts = charts.lines(plots, names, alt=alt), charts.panels(plots, names)
+        drawing, parts = charts.curves(plots, names, alt=alt)
         figures.append(Figure(label, title, drawing, alt, (_note(inputs, width, band),), parts))
     return figures
 
@@ -180,7 +180,7 @@ def targets_items(inputs: ReportInputs) -> Iterator[Item]:
         "Asked and got",
         ("Evaluation", "Targets", *(title for _, title, _, _ in DISTANCES)),
         (
-            [name, part, *(one.cell_or_dash(f"length/{prefix}{key}", show) for key, _, _, show in DISTANCES)]
+            [name, part, *(one.cell(f"length/{prefix}{key}", show) for key, _, _, show in DISTANCES)]
             for name, one in found
             for prefix, part in PARTS
             if one.metric(f"length/{prefix}off_target") is not None

@@ -124,8 +124,8 @@ def _prompts_table(label: str, model: str, inputs: ReportInputs, both: Sequence[
                 number(result.mean_a, plain(4), both[0].source(key)),
                 number(result.mean_b, plain(4), both[1].source(key)),
                 number(result.delta, signed(4)),
-                DASH if result.note else number(result.t, plain(4)),
-                DASH if result.note == "constant" else number(result.p, p_value),
+                number(result.t, plain(4)),
+                number(result.p, p_value),
                 "✓" if result.p < ALPHA else "✗",
                 direction_cell(result, better),
             ]
@@ -425,8 +425,8 @@ def published_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult
         for strategy, reward in dict.fromkeys((strategy, reward) for _, strategy, reward in theirs):
             printed = [theirs.get((model, strategy, reward), {}).get(column) for model in models]
             found = [ours.get((model, strategy, reward)) for model in inputs.models]
-            there = [number(float(one), show) if one else DASH for one in printed]
-            here = [one.cell(metric, show) if one and one.metric(metric) is not None else DASH for one in found]
+            there = [number(float(one) if one else None, show) for one in printed]
+            here = [one.cell(metric, show) if one else DASH for one in found]
             if {*there} != {DASH} and {*here} != {DASH}:
                 name = reward if strategy == LENGTH_ONLY else PREFIX.get(strategy, f"{strategy}-") + reward
                 rows.append([name, *there, *here])

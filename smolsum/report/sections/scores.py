@@ -222,8 +222,7 @@ def noise_table(inputs: ReportInputs) -> Table:
         for key, part in parts:
             value = judging.noise.get(key, {}).get(part)
             source = CellSource(path, f"judging.noise.{key}.{part}")
-            known = value is not None or not evaluation.judge
-            cells.append(number(value, plain(3), source, command=command) if known else DASH)
+            cells.append(number(value, plain(3), source, command="" if evaluation.judge else command))
         failed = None if judging.missing is None else len(judging.missing)
         rows.append([name, *cells, number(failed, plain(0), CellSource(path, "judging.missing"), command=command)])
     columns = ("Evaluation", *map(str.title, inputs.criteria), "Composite", "Composite ICC", "Failed judgements")

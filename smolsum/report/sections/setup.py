@@ -276,7 +276,7 @@ def _stage(run: TrainedRun, name: str, *, mixed: bool) -> list[object]:
         run.name,
         name,
         number(run.info.steps[name], plain(0), CellSource(run.paths.info, f"steps.{name}")),
-        DASH if epochs is None else number(epochs, _epochs_text),
+        number(epochs, _epochs_text),
         *(cell(DASH.text if value is None else str(value), field) for value, field in own),
         *([cell(_shares(stage.get("mix") or {}, stage.get("mix_end")), "mix")] if mixed else []),
         cell(_shares(stage["rewards"], stage.get("rewards_end")), "rewards"),

@@ -194,8 +194,8 @@ def _curves(
     names = [run.name for run in runs]
     parted = any(series.ends for plot in plots for series in plot.series)
     notes = ("A dashed line is the end of a stage." if parted else "", more)
-    drawing = charts.lines(plots, names, alt=alt)
-    return Figure(label, title, drawing, alt, tuple(filter(None, notes)), charts.panels(plots, names))
+    drawing, parts = charts.curves(plots, names, alt=alt)
+    return Figure(label, title, drawing, alt, tuple(filter(None, notes)), parts)
 
 
 def _kl_note(runs: Sequence[TrainedRun]) -> str:
