@@ -10,8 +10,9 @@ from scipy import stats
 from support.reports import edit, report_of, tables
 from support.studies import CRITERIA, PATHS, judged, run
 
-from smolsum.report.results import mean_interval, tally
-from smolsum.stats.paired import PairedResult, compare_runs
+from smolsum.report.document import number
+from smolsum.report.results import cells_of_test, mean_interval, tally
+from smolsum.stats.paired import PairedResult, compare_runs, paired_ttest
 
 EXAMPLES = 40
 NOISE = np.random.default_rng(3).normal(size=EXAMPLES)
@@ -40,6 +41,13 @@ def compared(p: float, sign: int = 1) -> PairedResult:
 )
 def test_counts_after_correction(comparisons: list[Mapping[str, PairedResult]], expected: list[str]) -> None:
     assert [one.text for one in tally(comparisons)] == expected
+
+
+def test_what_is_undefined_is_a_dash() -> None:
+    """Of one pair there is no test; a missing value without a command has nothing to offer."""
+    assert {cell.text for cell in cells_of_test(paired_ttest([0.1], [0.2]), math.nan)} == {"-"}
+    assert [number(value, str).text for value in (None, math.nan, 0.0)] == ["-", "-", "0.0"]
+    assert number(None, str, command="smolsum eval run").command == "smolsum eval run"
 
 
 def judged_run(folder: Path, name: str, stages: dict[str, list[str]], shifts: dict[str, float]) -> Path:
