@@ -22,7 +22,7 @@ from scipy import stats
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.record_io import has_scores, read_summary
-from smolsum.stats.pareto import hypervolume
+from smolsum.stats.several import hypervolume
 
 METHODS = ("lagrange", "pid", "gdpo", "sum", "gate")
 CONSTRAINT, QUALITY = "length/within_tol", "meteor"

@@ -12,7 +12,7 @@ import argparse
 
 import numpy as np
 
-from smolsum.stats.seeds import compare_runs
+from smolsum.stats.paired import compare_runs
 
 ARMS = [(n, n, True) for n in (2, 3, 6)] + [(1, n, False) for n in (2, 3, 6)] + [(n, n, False) for n in (2, 3, 6)]
 RUN_SDS = (0.0, 0.1, 0.3, 1.0)

@@ -74,7 +74,7 @@ def test_what_is_light_loads_little(code: str, may: set[str]) -> None:
         # run directories, lists of them and reports are read on a machine without MLX
         *((f"smolsum.runs.{name}", MODELS) for name in ("paths", "run_writer", "checkpoints", "reader", "listing")),
         ("smolsum.runs.listing", APPS),
-        ("smolsum.report.build, smolsum.report.collect, smolsum.report.render.write", MODELS | APPS),
+        ("smolsum.report.build, smolsum.report.collect, smolsum.report.write", MODELS | APPS),
         # the trainer loads nothing of the view; it and an evaluation without a judge neither judge nor DeepEval
         ("smolsum.training.loop", {"textual", "deepeval", "smolsum.evaluate.judging"}),
         ("smolsum.evaluate.run", {"deepeval", "smolsum.evaluate.judging"}),

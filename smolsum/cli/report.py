@@ -41,7 +41,7 @@ def report(
     from smolsum.report.build import build
     from smolsum.report.collect import gather
     from smolsum.report.compatibility import comparable
-    from smolsum.report.render.write import write
+    from smolsum.report.write import write
 
     inputs = comparable(gather(runs, runs_folder(runs_dir)))
     for one in inputs.left_out:

@@ -6,8 +6,7 @@ the hub's model cards (`model-index`).
 
 import math
 import re
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -19,10 +18,9 @@ from smolsum.report.collect import ReportInputs, TrainedRun, gather
 from smolsum.report.compatibility import comparable
 from smolsum.report.document import DASH, Figure, Item, Section, Table
 from smolsum.report.outcomes import Journey, compared, journeys
-from smolsum.report.render.markdown import figures, section_lines
-from smolsum.report.render.write import printable
 from smolsum.report.results import configuration_results
-from smolsum.report.sections import findings, judge, provenance, scores, setup, training
+from smolsum.report.sections import findings, scores, setup, training
+from smolsum.report.write import figures, printable, section_lines, templates
 from smolsum.runs.evaluation_records import SUMMARY
 from smolsum.runs.paths import RunPaths
 
@@ -59,13 +57,26 @@ def card_files(evidence: RunPaths, facts: CardFacts, folder: Path) -> dict[str, 
     inputs = comparable(found)
     run, results, metrics = inputs.trained[0], configuration_results(inputs), compared(inputs)
     ways = journeys(inputs, results, metrics)
-    sections = [printable(one) for one in _sections(inputs, ways)]
-    body = [f"# {facts.title}", "", *_opening(run, facts), findings.verdict(inputs, ways, metrics), ""]
-    limits = Section("Limits", (), tuple(provenance.limits(inputs, results)))
-    for section in (sections[0], None, *sections[1:], limits):
-        body += _use(run, facts) if section is None else section_lines(section, folder, FIGURES)
-    body += _origin(evidence, run, facts)
-    card = f"---\n{_metadata(run, ways, facts, evidence, folder)}\n---\n\n" + "\n".join(body)
+    first, *others = sections = [printable(one) for one in _sections(inputs, ways)]
+    limits = Section("Limits", (), tuple(setup.limits(inputs, results)))
+    # more marks than the message has in a row, so that tags and Markdown in it are shown as they are
+    marks = max(3, 1 + max(map(len, re.findall("`+", facts.system)), default=0))
+    card = (
+        templates(escaped=False)
+        .get_template("card.md.j2")
+        .render(
+            metadata=_metadata(run, ways, facts, folder),
+            facts=facts,
+            run=run,
+            size=_size(facts.parameters),
+            verdict=findings.verdict(inputs, ways, metrics),
+            results="\n".join(section_lines(first, folder, FIGURES)),
+            base=_on_hub(run, "model"),
+            place=PLACE,
+            fence="`" * marks,
+            others="\n".join(line for one in (*others, limits) for line in section_lines(one, folder, FIGURES)),
+        )
+    )
     drawn = {f"{FIGURES}{name}": svg for name, svg in figures(sections).items()}
     return {CARD: card, **drawn}
 
@@ -74,25 +85,25 @@ def _sections(inputs: ReportInputs, ways: Sequence[Journey]) -> list[Section]:
     """The sections of a report that say what one run did."""
     metrics = compared(inputs)
     judged = (
-        [judge.scores_table(inputs), judge.noise_table(inputs), *setup.judged_metrics_tables(inputs)]
+        [scores.judged_scores_table(inputs), scores.noise_table(inputs), setup.judged_metrics_table(inputs)]
         if inputs.judge
         else []
     )
-    found: list[tuple[str, Sequence[Item]]] = [
+    found: list[tuple[str, Iterable[Item]]] = [
         (
             "Results",
             [
                 *findings.findings_items(inputs, ways, metrics, advice=False),
                 scores.headlines_table(inputs),
-                *training.stage_results_tables(inputs),
-                *scores.other_evaluations_table(inputs),
+                training.stage_results_table(inputs),
+                scores.other_evaluations_table(inputs),
                 *judged,
             ],
         ),
         (
             "Training",
             [
-                *setup.stage_settings_tables(inputs, every=True),
+                setup.stage_settings_table(inputs, every=True),
                 setup.signals_table(inputs),
                 setup.settings_table(inputs),
                 training.cost_table(inputs),
@@ -109,7 +120,7 @@ def _sections(inputs: ReportInputs, ways: Sequence[Journey]) -> list[Section]:
     ]
 
 
-def _filled(items: Sequence[Item]) -> Iterator[Item]:
+def _filled(items: Iterable[Item]) -> Iterator[Item]:
     """Yield the items without what a report would ask its reader to run, and without empty rows and columns."""
     for item in items:
         if isinstance(item, Figure):
@@ -121,106 +132,10 @@ def _filled(items: Sequence[Item]) -> Iterator[Item]:
             yield replace(item, columns=names, rows=tuple(tuple(row[place] for place in kept) for row in rows))
 
 
-def _opening(run: TrainedRun, facts: CardFacts) -> list[str]:
-    what = "LoRA adapters for" if facts.adapter else "trained from"
-    text = (
-        f"{_size(facts.parameters)} parameters in {facts.dtype}, {what} `{run.model}` with GRPO on "
-        f"`{run.config['data']['path']}`, for the task `{run.config['task']['name']}` of "
-        "[smolsum](https://github.com/smolsum/smolsum)."
-    )
-    return [text, ""]
-
-
 def _size(count: int) -> str:
     """A number of parameters in words, with two significant digits."""
     unit, name = (1e9, "billion") if count >= 1e9 else (1e6, "million")
     return f"{count / unit:.2g} {name}" if count < 100 * unit else f"{count / unit:.0f} {name}"
-
-
-def _use(run: TrainedRun, facts: CardFacts) -> list[str]:
-    """How to ask the model, with the tools that were tried."""
-    most = run.config["sampling"]["max_new_tokens"]
-    lines = ["## Use", ""]
-    if facts.system:
-        lines += [
-            "The model was trained with this system message"
-            + (":" if facts.adapter else ", which its chat template adds to a chat without one:"),
-            "",
-            *_fenced(facts.system),
-            "",
-        ]
-    lines += [f"The results are those of greedy decoding, up to {most} tokens.", ""]
-    if facts.adapter:
-        base = _on_hub(run, "model")
-        system = f" --system-prompt {shlex.quote(facts.system)}" if facts.system else ""
-        return [
-            *lines,
-            "```sh",
-            f"hf download {PLACE} --local-dir adapters",
-            f"mlx_lm.generate --model {base.id if base else 'BASE'} --adapter-path adapters \\",
-            f'  --max-tokens {most} --temp 0{system} --prompt "…"',
-            "```",
-            "",
-        ]
-    if facts.file:
-        return [
-            *lines,
-            "```sh",
-            f"hf download {PLACE} --local-dir model && cd model",
-            f"llama-server --model {facts.file} --jinja  # ask it with temperature 0",
-            "ollama create my-model --file Modelfile && ollama run my-model",
-            "```",
-            "",
-        ]
-    lines += [
-        "```python",
-        "from transformers import pipeline",
-        "",
-        f'generate = pipeline("text-generation", "{PLACE}")',
-        f'answer = generate([{{"role": "user", "content": "…"}}], max_new_tokens={most}, do_sample=False)',
-        'print(answer[0]["generated_text"][-1]["content"])',
-        "```",
-        "",
-        "```sh",
-        f'mlx_lm.generate --model {PLACE} --prompt "…" --max-tokens {most} --temp 0',
-        f"mlx_lm.server --model {PLACE} --temp 0",
-        f"vllm serve {PLACE}  # ask it with temperature 0",
-        "```",
-        "",
-    ]
-    return lines
-
-
-def _fenced(text: str) -> list[str]:
-    """A text as a code block, which shows tags and Markdown in it as they are."""
-    marks = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-    return [f"{marks}text", *printable(text).split("\n"), marks]
-
-
-def _origin(evidence: RunPaths, run: TrainedRun, facts: CardFacts) -> list[str]:
-    """Where the numbers and the weights are from."""
-    place = f"evidence/{evidence.name}"
-    report, train = (
-        f"smolsum report {shlex.quote(place)}",
-        f"smolsum train --config {shlex.quote(f'{place}/config.toml')}",
-    )
-    train += "".join(f" --plugin {shlex.quote(plugin.path)}" for plugin in run.info.plugins)
-    last = next(reversed(run.info.steps))
-    lines = [
-        "## Where the numbers are from",
-        "",
-        "- A number in a table links to its file in `evidence/`, and its title names the field. Differences, "
-        f"intervals and p values are computed from the scores there; `{report}` repeats them.",
-        f"- Weights: step {facts.step} of the run `{evidence.name}`, in its stage `{last}`.",
-        f"- The settings are those of `{place}/config.toml`: `{train}` repeats the run where model, data and plugins "
-        "are at hand.",
-        "- Left out of the evidence: texts of data and answers, names of folders and hosts, and addresses.",
-    ]
-    for plugin in run.info.plugins:
-        names = ", ".join((*plugin.rewards, *plugin.tasks)) or "criteria"
-        lines.append(f"- {names}: code of the user, `{plugin.path}`, SHA-256 `{plugin.sha256}`, not included.")
-    versions = ", ".join(f"{name} {version}" for name, version in run.info.versions.items())
-    return [*lines, f"- Made with {versions}.", ""]
 
 
 def _on_hub(run: TrainedRun, section: str) -> HubName | None:
@@ -229,7 +144,7 @@ def _on_hub(run: TrainedRun, section: str) -> HubName | None:
     return hub_name(path) if path in run.info.revisions else None
 
 
-def _metadata(run: TrainedRun, ways: Sequence[Journey], facts: CardFacts, evidence: RunPaths, folder: Path) -> str:
+def _metadata(run: TrainedRun, ways: Sequence[Journey], facts: CardFacts, folder: Path) -> str:
     """The card's metadata as YAML."""
     from huggingface_hub import EvalResult, ModelCardData
 

@@ -5,7 +5,7 @@ drawing of 310 or 400 units, so that it can be read on a phone.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
@@ -27,6 +27,7 @@ STROKES = ("", " dashed", " dotted", " mixed")
 LETTER = 6.1
 """mean width of a letter of text"""
 LEFT, BOTTOM, TOP = 54.0, 20.0, 22.0
+Point: TypeAlias = tuple[float, float]
 Box: TypeAlias = tuple[float, float, float, float]
 """left, top, right, bottom"""
 
@@ -37,7 +38,7 @@ class PlotSeries:
     each x in `ends`."""
 
     name: str
-    values: tuple[tuple[float, float], ...]
+    values: tuple[Point, ...]
     ends: tuple[float, ...] = ()
 
 
@@ -61,7 +62,7 @@ class Plot:
     x_title: str = "step"
     shares: bool = False
     band: Band | None = None
-    room: tuple[tuple[float, float], ...] = ()
+    room: tuple[Point, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,97 +94,70 @@ class AxisText:
     lower_is_better: bool = False
 
 
-def panels(panels: Sequence[Plot], names: Sequence[str]) -> tuple[str, ...]:
-    """Return a drawing for each panel, with its own y axis, and one of their legend. `names` fixes the colours."""
-    return tuple(_svg(content, height, alt, PANEL) for content, height, alt in _pieces(panels, names))
-
-
-def lines(panels: Sequence[Plot], names: Sequence[str], *, alt: str) -> str:
-    """Return the same in one drawing, two panels a row, for pages that cannot place them; three where there are many,
-    so that it is not much taller than wide."""
-    pieces = _pieces(panels, names)
-    across = 2 if len(pieces) <= FEW else 3
-    parts, y, row = [], 0.0, 0.0
-    for place, (content, height, _) in enumerate(pieces):
-        if place % across == 0:
-            y, row = y + row, 0.0
-        row = max(row, height)
-        parts.append(f'<g transform="translate({(place % across) * (PANEL + 20):g} {y:g})">{content}</g>')
-    return _svg("".join(parts), y + row, alt, across * PANEL + (across - 1) * 20)
-
-
-def _pieces(panels: Sequence[Plot], names: Sequence[str]) -> list[tuple[str, float, str]]:
-    """Content, height and alternative text of each panel, and of the legend."""
+def curves(panels: Sequence[Plot], names: Sequence[str], *, alt: str) -> tuple[str, tuple[str, ...]]:
+    """Return lines in panels, each with its own y axis, and their legend; `names` fixes the colours. First all in one
+    drawing for pages that cannot place them, two panels a row, or three where there are many, so that it is not much
+    taller than wide; then a drawing of each."""
     height = 150.0
-    drawn = [_plot(panel, PANEL, height, names, x_title=panel.x_title, whole=True) for panel in panels]
     band = next((panel.band.name for panel in panels if panel.band), "")
     legend, tall = _legend(names, 2, PANEL, band=band)
-    found = [(content, height + 20, panel.title) for content, panel in zip(drawn, panels, strict=True)]
-    return [*found, (legend, tall + 8, f"Legend: {', '.join(names)}")]
+    pieces = [(_plot(panel, PANEL, height, names), height + 20, panel.title) for panel in panels]
+    pieces.append((legend, tall + 8, f"Legend: {', '.join(names)}"))
+    across = 2 if len(pieces) <= FEW else 3
+    moved, y, row = [], 0.0, 0.0
+    for place, (content, tall, _) in enumerate(pieces):
+        if place % across == 0:
+            y, row = y + row, 0.0
+        row = max(row, tall)
+        moved.append(f'<g transform="translate({(place % across) * (PANEL + 20):g} {y:g})">{content}</g>')
+    whole = _svg("".join(moved), y + row, alt, across * PANEL + (across - 1) * 20)
+    return whole, tuple(_svg(content, tall, title, PANEL) for content, tall, title in pieces)
 
 
 def scatter(series: Sequence[PlotSeries], *, alt: str, x_title: str, y_title: str) -> str:
     """Return points by series; small and faint where there are many."""
     names = [one.name for one in series]
-    drawn = _plot(Plot(y_title, tuple(series)), WIDTH, 280, names, x_title=x_title, dots=True)
+    drawn = _plot(Plot(y_title, tuple(series), x_title), WIDTH, 280, names, dots=True)
     legend, tall = _legend(names, 312, WIDTH)
     return _svg(drawn + legend, 318 + tall, alt)
 
 
-def ways(
-    ways: Sequence[Way],
-    *,
-    alt: str,
-    x_axis: AxisText,
-    y_axis: AxisText,
-    front: Sequence[Spot] = (),
-    width: float = WIDTH,
-) -> str:
+def ways(ways: Sequence[Way], *, alt: str, x_axis: AxisText, y_axis: AxisText, front: Sequence[Spot] = ()) -> str:
     """Return ways as arrows from point to point, each point with a cross of its intervals; better is up and right. The
     best way's last point has a ring. A single way has names at its points, several have numbers and a legend; steps
     join `front` from the left."""
     spots = [spot for way in ways for spot in way.spots]
-    height, left, right, top = 290.0, LEFT, width - 12, 26.0
-    bottom = height - BOTTOM
     xs = [value for spot in spots for value in (spot.x, *spot.x_interval) if math.isfinite(value)]
     ys = [value for spot in spots for value in (spot.y, *spot.y_interval) if math.isfinite(value)]
-    x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
-        up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
-        across = 1 - across if x_axis.lower_is_better else across
-        up = 1 - up if y_axis.lower_is_better else up
-        return left + across * (right - left), bottom - up * (bottom - top)
-
-    parts = [_text(4, 13, y_axis.title, "start", "title"), _text(right, height + 18, x_axis.title, "end", "title")]
-    for tick in y_ticks:
-        y = place(x_ticks[0], tick)[1]
-        parts.append(f'<path class="grid" d="M{left:.1f} {y:.1f}H{right:.1f}"/>')
-        parts.append(_text(left - 4, y + 3.5, y_axis.show(tick), "end", "faint"))
-    for tick in x_ticks:
-        x = place(tick, y_ticks[0])[0]
-        parts.append(f'<path class="grid" d="M{x:.1f} {top:.1f}V{bottom:.1f}"/>')
-        parts.append(_text(x, bottom + 14, x_axis.show(tick), "middle" if x < right - 20 else "end", "faint"))
+    height = 290.0
+    frame = (LEFT, 26.0, WIDTH - 12, height - BOTTOM)
+    axes = _Axes(frame, ticks(min(xs), max(xs)), ticks(min(ys), max(ys)), x_axis, y_axis)
+    parts = [_text(4, 13, y_axis.title, "start", "title"), _text(frame[2], height + 18, x_axis.title, "end", "title")]
+    parts += axes.y_grid()
+    for tick in axes.x_ticks:
+        x = axes.place(tick, axes.y_ticks[0])[0]
+        parts.append(axes.upright(x))
+        parts.append(_text(x, frame[3] + 14, x_axis.show(tick), "middle" if x < frame[2] - 20 else "end", "faint"))
     if len(front) > 1:
-        steps = [place(spot.x, spot.y) for spot in front]
-        path = f"M{steps[0][0]:.1f} {steps[0][1]:.1f}" + "".join(f"V{y:.1f}H{x:.1f}" for x, y in steps[1:])
-        parts.append(f'<path class="front" d="{path}"/>')
-    labels: list[tuple[str, tuple[float, float]]] = []
-    taken: list[tuple[float, float]] = []
-    drawn: set[tuple[tuple[float, float], ...]] = set()
+        first, *others = (axes.place(spot.x, spot.y) for spot in front)
+        steps = "".join(f"V{y:.1f}H{x:.1f}" for x, y in others)
+        parts.append(_path("front", f"M{first[0]:.1f} {first[1]:.1f}{steps}"))
+    labels: dict[tuple[str, Point], None] = {}
+    taken: list[Point] = []
+    arrows: set[tuple[Point, Point]] = set()
+    dots: set[Point] = set()
     for number, way in enumerate(ways, start=1):
-        colour, points = _class(number - 1), [place(spot.x, spot.y) for spot in way.spots]
+        colour, points = _class(number - 1), [axes.place(spot.x, spot.y) for spot in way.spots]
         for start, end in pairwise(points):
-            if (start, end) not in drawn and math.dist(start, end) > 8:
+            if (start, end) not in arrows and math.dist(start, end) > 8:
                 parts.append(f'<g class="way {colour}">{_arrow(start, end)}</g>')
                 shares = [part / 20 for part in range(21)]
                 taken += [(start[0] + s * (end[0] - start[0]), start[1] + s * (end[1] - start[1])) for s in shares]
-            drawn.add((start, end))
+            arrows.add((start, end))
         for spot, (x, y) in zip(way.spots, points, strict=True):
             last = spot is way.spots[-1]
-            if ((x, y),) not in drawn or last:
-                parts.append(_cross(spot, place, colour))
+            if (x, y) not in dots or last:
+                parts.append(_cross(spot, axes, colour))
                 title = escape(f"{way.name}: {spot.name}" if last and len(ways) > 1 else spot.name)
                 kind = "end" if last else "from"
                 ring = f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="7.5"/>' if way.best and last else ""
@@ -191,19 +165,48 @@ def ways(
                     f'<g class="dot {colour} {kind}"><title>{title}</title>{ring}'
                     f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4"/></g>'
                 )
-            drawn.add(((x, y),))
-            name = spot.name if len(ways) == 1 or not last else str(number)
-            if (name, (x, y)) not in labels:
-                labels.append((name, (x, y)))
-    parts.append(_labels(labels, (left, top, right, bottom), taken))
+            dots.add((x, y))
+            labels[spot.name if len(ways) == 1 or not last else str(number), (x, y)] = None
+    parts.append(_labels(list(labels), frame, taken))
     if len(ways) == 1:
-        return _svg("".join(parts), height + 26, alt, width)
+        return _svg("".join(parts), height + 26, alt)
     names = [f"{number} {way.name}{' (best)' * way.best}" for number, way in enumerate(ways, start=1)]
-    legend, tall = _legend(names, height + 26, width)
-    return _svg("".join(parts) + legend, height + 30 + tall, alt, width)
+    legend, tall = _legend(names, height + 26, WIDTH)
+    return _svg("".join(parts) + legend, height + 30 + tall, alt)
 
 
-def _arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
+@dataclass(frozen=True)
+class _Axes:
+    """Two axes, in a frame of the drawing."""
+
+    frame: Box
+    x_ticks: Sequence[float]
+    y_ticks: Sequence[float]
+    x: AxisText
+    y: AxisText
+
+    def place(self, x: float, y: float) -> Point:
+        """Where values are in the drawing."""
+        left, top, right, bottom = self.frame
+        across = (x - self.x_ticks[0]) / (self.x_ticks[-1] - self.x_ticks[0])
+        up = (y - self.y_ticks[0]) / (self.y_ticks[-1] - self.y_ticks[0])
+        across = 1 - across if self.x.lower_is_better else across
+        up = 1 - up if self.y.lower_is_better else up
+        return left + across * (right - left), bottom - up * (bottom - top)
+
+    def y_grid(self) -> Iterator[str]:
+        """The lines and numbers of the y axis."""
+        for tick in self.y_ticks:
+            y = self.place(self.x_ticks[0], tick)[1]
+            yield _path("grid", f"M{self.frame[0]:.1f} {y:.1f}H{self.frame[2]:.1f}")
+            yield _text(self.frame[0] - 4, y + 3.5, self.y.show(tick), "end", "faint")
+
+    def upright(self, x: float, kind: str = "grid") -> str:
+        """A line from top to bottom."""
+        return _path(kind, f"M{x:.1f} {self.frame[1]:.1f}V{self.frame[3]:.1f}")
+
+
+def _arrow(start: Point, end: Point) -> str:
     """A line with a head, both ends a little off their points."""
     length = math.dist(start, end)
     across, down = (end[0] - start[0]) / length, (end[1] - start[1]) / length
@@ -212,18 +215,16 @@ def _arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
     line = f"M{start[0] + 5 * across:.1f} {start[1] + 5 * down:.1f}L{neck[0]:.1f} {neck[1]:.1f}"
     wings = [(neck[0] - 3 * side * down, neck[1] + 3 * side * across) for side in (1, -1)]
     head = "L".join(f"{x:.1f} {y:.1f}" for x, y in (tip, *wings))
-    return f'<path class="shaft" d="{line}"/><path class="head" d="M{head}Z"/>'
+    return _path("shaft", line) + _path("head", f"M{head}Z")
 
 
-def _cross(spot: Spot, place: Callable[[float, float], tuple[float, float]], colour: str) -> str:
+def _cross(spot: Spot, axes: _Axes, colour: str) -> str:
     """The intervals of a point, as far as they are known."""
-    ends = [
-        ((spot.x_interval[0], spot.y), (spot.x_interval[1], spot.y)),
-        ((spot.x, spot.y_interval[0]), (spot.x, spot.y_interval[1])),
-    ]
-    lines = [(place(*low), place(*high)) for low, high in ends if all(map(math.isfinite, (*low, *high)))]
+    (left, right), (low, high) = spot.x_interval, spot.y_interval
+    ends = [((left, spot.y), (right, spot.y)), ((spot.x, low), (spot.x, high))]
+    lines = [(axes.place(*a), axes.place(*b)) for a, b in ends if all(map(math.isfinite, (*a, *b)))]
     path = "".join(f"M{a:.1f} {b:.1f}L{c:.1f} {d:.1f}" for (a, b), (c, d) in lines)
-    return f'<path class="span {colour}" d="{path}"/>' if path else ""
+    return _path(f"span {colour}", path) if path else ""
 
 
 def heat(
@@ -302,87 +303,58 @@ def spans(names: Sequence[str], values: Sequence[tuple[float, float, float]], *,
 
     drawn = []
     for tick in axis:
-        drawn.append(f'<path class="grid" d="M{place(tick):.1f} 0V{bottom:g}"/>')
+        drawn.append(_path("grid", f"M{place(tick):.1f} 0V{bottom:g}"))
         drawn.append(_text(place(tick), bottom + 16, tick_text(tick), "middle", "faint"))
     for row, (name, (middle, low, high)) in enumerate(zip(names, values, strict=True)):
         y = row * 22.0 + 11
         drawn.append(_text(label, y + 4, shortened(name, int(label / LETTER / 1.12)), "end"))
-        drawn.append(f'<path class="line c0" d="M{place(low):.1f} {y:g}H{place(high):.1f}"/>')
+        drawn.append(_path("line c0", f"M{place(low):.1f} {y:g}H{place(high):.1f}"))
         drawn.append(f'<circle class="dot c0" cx="{place(middle):.1f}" cy="{y:g}" r="4"/>')
     drawn.append(_text(WIDTH - 6, bottom + 32, x_title, "end", "title"))
     return _svg("".join(drawn), bottom + 38, alt)
 
 
-def _plot(
-    panel: Plot,
-    width: float,
-    height: float,
-    names: Sequence[str],
-    *,
-    x_title: str,
-    whole: bool = False,
-    dots: bool = False,
-) -> str:
-    """The content of a plot, with lines, or with `dots` as a scatter; `whole`: x has whole numbers only."""
-    points = [point for one in panel.series for point in one.values if all(map(math.isfinite, point))]
+def _plot(panel: Plot, width: float, height: float, names: Sequence[str], *, dots: bool = False) -> str:
+    """The content of a plot: lines over whole numbers, or with `dots` a scatter."""
+    finite = [[point for point in one.values if all(map(math.isfinite, point))] for one in panel.series]
+    points = [point for values in finite for point in values]
     parts = [_text(LEFT, 13, panel.title, "start", "title")]
-    left, right, top, bottom = LEFT, width - 6, TOP, height - BOTTOM
+    frame = left, top, right, bottom = LEFT, TOP, width - 6, height - BOTTOM
     if not points:
-        parts.append(_text((left + right) / 2, (top + bottom) / 2, "no values", "middle", "faint"))
-        return "".join(parts)
+        return "".join([*parts, _text((left + right) / 2, (top + bottom) / 2, "no values", "middle", "faint")])
     band = (panel.band.low, panel.band.high) if panel.band else ()
     xs, ys = ([one[axis] for one in (*points, *panel.room)] for axis in (0, 1))
-    x_ticks = ticks(min([*xs, *band]), max([*xs, *band]), whole=whole)
-    y_ticks = ticks(min(ys), max(ys))
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
-        up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
-        return left + across * (right - left), bottom - up * (bottom - top)
-
+    x_ticks, y_ticks = ticks(min([*xs, *band]), max([*xs, *band]), whole=not dots), ticks(min(ys), max(ys))
+    x_axis, y_axis = AxisText(panel.x_title, tick_text), AxisText("", percent_text if panel.shares else tick_text)
+    axes = _Axes(frame, x_ticks, y_ticks, x_axis, y_axis)
     if panel.band:
-        first, middle, last = (place(x, y_ticks[0])[0] for x in (panel.band.low, panel.band.middle, panel.band.high))
+        ends = (panel.band.low, panel.band.middle, panel.band.high)
+        first, middle, last = (axes.place(x, y_ticks[0])[0] for x in ends)
         box = f'x="{first:.1f}" y="{top:g}" width="{last - first:.1f}" height="{bottom - top:g}"'
         parts.append(f'<rect class="blank" {box}><title>{escape(panel.band.name)}</title></rect>')
-        parts.append(f'<path class="front" d="M{middle:.1f} {top:.1f}V{bottom:.1f}"/>')
-    for tick in y_ticks:
-        y = place(x_ticks[0], tick)[1]
-        parts.append(f'<path class="grid" d="M{left:.1f} {y:.1f}H{right:.1f}"/>')
-        parts.append(_text(left - 4, y + 3.5, percent_text(tick) if panel.shares else tick_text(tick), "end", "faint"))
+        parts.append(axes.upright(middle, "front"))
+    parts += axes.y_grid()
     for tick in x_ticks:
-        x = place(tick, y_ticks[0])[0]
         anchor = "end" if tick == x_ticks[-1] else "middle"
-        parts.append(_text(x, bottom + 15, tick_text(tick), anchor, "faint"))
-    if dots or panel.shares:
-        parts.append(_text(right, height + 6, x_title, "end", "faint"))
-    else:
-        parts.append(_text(right, 13, x_title, "end", "faint"))
+        parts.append(_text(axes.place(tick, y_ticks[0])[0], bottom + 15, tick_text(tick), anchor, "faint"))
+    parts.append(_text(right, height + 6 if dots or panel.shares else 13, panel.x_title, "end", "faint"))
     for end in sorted({end for one in panel.series for end in one.ends}):
-        x = place(end, y_ticks[0])[0]
-        parts.append(f'<path class="grid dashed" d="M{x:.1f} {top:.1f}V{bottom:.1f}"/>')
+        parts.append(axes.upright(axes.place(end, y_ticks[0])[0], "grid dashed"))
     many = " many" if len(points) > MANY else ""
-    for one in panel.series:
-        colour = _class(names.index(one.name))
-        inside = [place(x, y) for x, y in one.values if math.isfinite(x) and math.isfinite(y)]
+    for one, values in zip(panel.series, finite, strict=True):
+        colour, inside = _class(names.index(one.name)), [axes.place(x, y) for x, y in values]
         if dots and inside:
             # a line of no length has round ends: a point in a third of the bytes of a circle
             path = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in inside)
-            parts.append(f'<path class="points {colour}{many}" d="{path}"><title>{escape(one.name)}</title></path>')
+            parts.append(_path(f"points {colour}{many}", path, one.name))
         elif inside:
-            shown = [x for x, y in one.values if math.isfinite(x) and math.isfinite(y)]
-            parted = [False, *(any(a <= end < b for end in one.ends) for a, b in pairwise(shown))]
-            steps = [
-                "ML"[n > 0 and not gap] + f"{x:.1f} {y:.1f}"
-                for n, (gap, (x, y)) in enumerate(zip(parted, inside, strict=True))
-            ]
-            path = "".join(steps)
-            parts.append(f'<path class="line {colour}" d="{path}"><title>{escape(one.name)}</title></path>')
+            gaps = [True, *(any(a <= end < b for end in one.ends) for (a, _), (b, _) in pairwise(values))]
+            path = "".join(f"{'LM'[gap]}{x:.1f} {y:.1f}" for gap, (x, y) in zip(gaps, inside, strict=True))
+            parts.append(_path(f"line {colour}", path, one.name))
     return "".join(parts)
 
 
-def _labels(
-    labels: Sequence[tuple[str, tuple[float, float]]], frame: Box, avoided: Sequence[tuple[float, float]] = ()
-) -> str:
+def _labels(labels: Sequence[tuple[str, Point]], frame: Box, avoided: Sequence[Point]) -> str:
     """Short texts near their points: each at the nearest place that covers neither points (also those `avoided`) nor
     other texts, with a thin line to its point if that is far."""
     dots = [(x - 3.2, y - 3.2, x + 3.2, y + 3.2) for x, y in (*(point for _, point in labels), *avoided)]
@@ -400,7 +372,7 @@ def _labels(
         taken.append(box)
         a, b = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
         if math.dist((a, b), (x, y)) > 16:
-            parts.append(f'<path class="grid" d="M{x:.1f} {y:.1f}L{a:.1f} {b:.1f}"/>')
+            parts.append(_path("grid", f"M{x:.1f} {y:.1f}L{a:.1f} {b:.1f}"))
         parts.append(_text(a, b + 4, name, "middle"))
     return "".join(parts)
 
@@ -446,17 +418,22 @@ def _legend(names: Sequence[str], top: float, width: float, left: float = 8.0, *
             x, y = left, y + 16
         text = _text(x + 18, y, name, "start")
         if place < len(names):
-            key = f'<path class="key {_class(place)}" d="M{x:.1f} {y - 4:.1f}h14"/>'
+            key = _path(f"key {_class(place)}", f"M{x:.1f} {y - 4:.1f}h14")
             parts.append(f'<g class="entry {_class(place)}">{key}{text}</g>')
         else:
             parts.append(f'<rect class="blank" x="{x:.1f}" y="{y - 9:.1f}" width="14" height="10"/>')
-            parts.append(f'<path class="front" d="M{x + 7:.1f} {y - 9:.1f}V{y + 1:.1f}"/>{text}')
+            parts.append(_path("front", f"M{x + 7:.1f} {y - 9:.1f}V{y + 1:.1f}") + text)
         x += wide
     return "".join(parts), (y - top + 6 if names else 0.0)
 
 
 def _class(place: int) -> str:
     return f"c{place % COLOURS}{STROKES[place // COLOURS % len(STROKES)]}"
+
+
+def _path(kind: str, steps: str, title: str = "") -> str:
+    inside = f"><title>{escape(title)}</title></path>" if title else "/>"
+    return f'<path class="{kind}" d="{steps}"{inside}'
 
 
 def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from smolsum.config.run_labels import CRITERIA, model_name, reward_of, strategy_of
 from smolsum.errors import SmolsumError, UsageError
@@ -24,6 +24,8 @@ from smolsum.tasks import TASKS
 from smolsum.tasks.base import Metric
 from smolsum.types import COMPOSITE
 
+_LENGTH = r"\d+-(words|tokens)"
+
 
 def start_command(model: str, run: RunPaths) -> str:
     """Return the command that evaluates an untrained model with the settings of a run."""
@@ -38,6 +40,21 @@ class EvaluationResult:
     folder: Path
     summary: Summary
     scores: Scores
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.folder.name
+
+    @property
+    def last(self) -> "EvaluationResult":
+        """The evaluation itself, as of a run its last."""
+        return self
+
+    @property
+    def task(self) -> Mapping[str, Any] | None:
+        """The settings of its task; None if it does not state them."""
+        return self.summary.task
 
     @property
     def step(self) -> int | None:
@@ -78,8 +95,8 @@ class EvaluationResult:
     @property
     def variant(self) -> str:
         """The prompt of a baseline: `50-words` if its label names one, else the label."""
-        label = self.summary.label or self.folder.name
-        found = re.search(r"\d+-(words|tokens)", label)
+        label = self.summary.label or self.name
+        found = re.search(_LENGTH, label)
         return found[0] if found else label
 
     @property
@@ -87,13 +104,13 @@ class EvaluationResult:
         """The `--prompt` of `smolsum baseline` that made this evaluation; empty for any other."""
         if not (self.summary.label or "").startswith("baseline-"):
             return ""
-        named = re.fullmatch(r"\d+-(words|tokens)", self.variant)
-        return self.variant if named else str((self.summary.task or {}).get("system_prompt", ""))
+        named = re.fullmatch(_LENGTH, self.variant)
+        return self.variant if named else str((self.task or {}).get("system_prompt", ""))
 
     @property
     def asks_for_length(self) -> bool:
         """Whether this is a baseline whose prompt names a length."""
-        return bool(re.fullmatch(r"\d+-(words|tokens)", self.prompt))
+        return bool(re.fullmatch(_LENGTH, self.prompt))
 
     def metric(self, name: str) -> float | None:
         """Return the mean of a metric over the examples; None if it is missing."""
@@ -104,7 +121,7 @@ class EvaluationResult:
         return CellSource(self.folder / SUMMARY, f"metrics.{name}")
 
     def cell(self, name: str, show: Callable[[float], str], command: str = "") -> Cell:
-        """Return a metric as a cell that links to its file; without a value, a cell with the command."""
+        """Return a metric as a cell that links to its file; without a value, a cell with the command, or a dash."""
         return number(self.metric(name), show, self.source(name), command=command)
 
 
@@ -159,8 +176,18 @@ class TrainedRun:
     @property
     def _strategies(self) -> Mapping[str, Any]:
         """The strategies of the run's task; none for a task that is not installed here."""
-        task = TASKS.get(str(self.config["task"]["name"]))
+        task = TASKS.get(str(self.task["name"]))
         return task.presets.strategies if task else {}
+
+    @property
+    def task(self) -> Mapping[str, Any]:
+        """The settings of its task."""
+        section: Mapping[str, Any] = self.config["task"]
+        return section
+
+    def rows_with(self, *keys: str, last: int = 0) -> list[Mapping[str, Any]]:
+        """Return the rows of its steps, or of the `last`, in which all of these are numbers."""
+        return [row for row in self.metrics[-last:] if all(isinstance(row.get(key), int | float) for key in keys)]
 
     @property
     def first(self) -> EvaluationResult | None:
@@ -186,6 +213,9 @@ class TrainedRun:
         return next((e for e in reversed(self.evaluations) if e.step == self.info.steps[first]), None)
 
 
+Entry: TypeAlias = TrainedRun | EvaluationResult
+
+
 @dataclass(frozen=True)
 class LeftOut:
     """A run or an evaluation that was given and is not in the report."""
@@ -208,9 +238,18 @@ class ReportInputs:
     """what readers should know about runs that are in the report"""
 
     @property
+    def entries(self) -> list[Entry]:
+        """The runs, then the baselines."""
+        return [*self.trained, *self.baselines]
+
+    @property
     def models(self) -> list[str]:
         """Names of all models, in alphabetical order."""
-        return sorted({run.model for run in self.trained} | {e.model for e in self.baselines}, key=str.casefold)
+        return sorted({one.model for one in self.entries}, key=str.casefold)
+
+    def runs_of(self, model: str) -> list[TrainedRun]:
+        """Return the runs of a model."""
+        return [run for run in self.trained if run.model == model]
 
     @property
     def trainable(self) -> list[str]:
@@ -221,12 +260,12 @@ class ReportInputs:
     @property
     def evaluations(self) -> list[EvaluationResult]:
         """The last evaluation of each run, then the baselines."""
-        return [run.last for run in self.trained] + list(self.baselines)
+        return [one.last for one in self.entries]
 
     @property
     def named_evaluations(self) -> list[tuple[str, EvaluationResult]]:
         """The last evaluation of each run under the run's name, then the baselines under their folders' names."""
-        return [*((run.name, run.last) for run in self.trained), *((e.folder.name, e) for e in self.baselines)]
+        return [(one.name, one.last) for one in self.entries]
 
     @property
     def judge(self) -> str | None:
@@ -254,15 +293,13 @@ class ReportInputs:
             for one in reversed(e.summary.measures)
         }
         if not found:
-            first = self.evaluations[0].summary.task or {}
-            name = self.trained[0].config["task"]["name"] if self.trained else first.get("name", "")
-            task = TASKS.get(str(name))
+            task = TASKS.get(str((self.entries[0].task or {}).get("name")))
             return tuple(metric for metric in task.evaluation.headlines if metric.better) if task else ()
         return tuple(reversed(found.values()))
 
     def meaning_of(self, metric: Metric) -> str:
         """Return what a metric is in a sentence, as the task has it now; its title if the task does not say."""
-        task = TASKS.get(str((self.evaluations[0].summary.task or {}).get("name", "")))
+        task = TASKS.get(str((self.evaluations[0].task or {}).get("name")))
         own = task.evaluation.headlines if task else ()
         found = next((one.meaning for one in own if (one.name, one.title) == (metric.name, metric.title)), "")
         return found or metric.title
@@ -280,34 +317,29 @@ class ReportInputs:
 
     def path_of(self, model: str) -> str:
         """Return the path or hub id of a model."""
-        paths = [str(run.config["model"]["path"]) for run in self.trained if run.model == model]
+        paths = [str(run.config["model"]["path"]) for run in self.runs_of(model)]
         return (paths + [e.summary.model.path for e in self.baselines if e.model == model])[0]
-
-
-class _UnfinishedError(Exception):
-    """A run that is not finished: (reason, command that helps)."""
 
 
 def gather(references: Sequence[str], runs_dir: Path) -> ReportInputs:
     """Read what each reference names: a run or an evaluation, by its path or its name in `runs_dir`. Raises
     UsageError if a reference does not exist."""
-    trained: list[TrainedRun] = []
-    baselines: list[EvaluationResult] = []
-    left_out: list[LeftOut] = []
+    found: list[Entry | LeftOut] = []
     for root in _roots(references, runs_dir):
         try:
             if RunPaths(root).config.exists():
-                trained.append(_read_run(RunPaths(root)))
+                found.append(_read_run(RunPaths(root)))
             elif has_scores(root):
-                baselines.append(_read_evaluation(root))
-                _ = baselines[-1].command  # reads the run that an evaluation belongs to
+                one = _read_evaluation(root)
+                _ = one.command  # reads the run that an evaluation belongs to
+                found.append(one)
             else:
-                left_out.append(LeftOut(root.name, "holds neither a run nor a finished evaluation"))
-        except _UnfinishedError as unfinished:
-            left_out.append(LeftOut(root.name, *unfinished.args))
+                found.append(LeftOut(root.name, "holds neither a run nor a finished evaluation"))
         except SmolsumError as error:
-            left_out.append(LeftOut(root.name, f"malformed: {error.message}"))
-    return ReportInputs(tuple(trained), tuple(baselines), tuple(left_out))
+            found.append(LeftOut(root.name, f"malformed: {error.message}"))
+    trained = tuple(one for one in found if isinstance(one, TrainedRun))
+    baselines = tuple(one for one in found if isinstance(one, EvaluationResult))
+    return ReportInputs(trained, baselines, tuple(one for one in found if isinstance(one, LeftOut)))
 
 
 def _roots(references: Sequence[str], runs_dir: Path) -> list[Path]:
@@ -326,11 +358,11 @@ def _roots(references: Sequence[str], runs_dir: Path) -> list[Path]:
     return sorted(roots.values(), key=lambda path: (path.name, str(path)))
 
 
-def _read_run(paths: RunPaths) -> TrainedRun:
+def _read_run(paths: RunPaths) -> TrainedRun | LeftOut:
     status = read(paths.status, Status) if paths.status.exists() else Status()
     if status.state != "finished":
         reason = f"is {status.state} at step {status.step}" if status.state else "has no status"
-        raise _UnfinishedError(f"half-finished: {reason}", paths.resume_command)
+        return LeftOut(paths.root.name, f"half-finished: {reason}", paths.resume_command)
     config = _read_config(paths)
     info = read(paths.info, RunInfo, needs=("steps", "model", "tokenizer"))
     if list(info.steps) != list(config["stages"]):
@@ -345,7 +377,8 @@ def _read_run(paths: RunPaths) -> TrainedRun:
         raise SmolsumError(f"{paths.evaluations} has an evaluation without a step")
     last = sum(info.steps.values())
     if not evaluations or evaluations[-1].step != last:
-        raise _UnfinishedError(f"half-finished: no evaluation of its last step, {last}", paths.eval_command)
+        reason = f"half-finished: no evaluation of its last step, {last}"
+        return LeftOut(paths.root.name, reason, paths.eval_command)
     sampled = [one for one in found if one.summary.sampler != SAMPLER and one.step is not None]
     sampled = [one for one in sampled if one.scores.origin == evaluations[-1].scores.origin]
     shown = {one.folder for one in (*evaluations, *sampled)}

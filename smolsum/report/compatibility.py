@@ -8,10 +8,9 @@ from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 from smolsum.errors import UsageError
-from smolsum.report.collect import EvaluationResult, LeftOut, ReportInputs, TrainedRun
+from smolsum.report.collect import Entry, EvaluationResult, LeftOut, ReportInputs, TrainedRun
 from smolsum.stats.loading import PROMPT
 
-Entry: TypeAlias = TrainedRun | EvaluationResult
 Settings: TypeAlias = tuple[tuple[str, str], ...]
 """settings of a task by name, as text; equal settings measure the same"""
 T = TypeVar("T", str, Settings)
@@ -26,14 +25,13 @@ def comparable(inputs: ReportInputs) -> ReportInputs:
     """Return the inputs with what cannot be compared moved to `left_out`. Raises UsageError if nothing remains."""
     judge = _most_frequent(inputs, lambda e: e.judge)
     measured = _measured_alike(replace(inputs, trained=tuple(_judged_by(run, judge) for run in inputs.trained)))
-    entries: list[Entry] = [*measured.trained, *measured.baselines]
+    entries = measured.entries
     left_out = list(measured.left_out)
     for what, kind_of in _CHECKS:
         entries, dropped = _agreeing(entries, kind_of)
         for entry, difference in dropped:
             reason = f"mixed: {what} is not that of the other runs{difference}"
-            run = entry if isinstance(entry, TrainedRun) else None
-            left_out.append(LeftOut(_name(entry), reason, run=run))
+            left_out.append(LeftOut(entry.name, reason, run=entry if isinstance(entry, TrainedRun) else None))
     trained = tuple(entry for entry in entries if isinstance(entry, TrainedRun))
     baselines = tuple(entry for entry in entries if isinstance(entry, EvaluationResult))
     if not entries:
@@ -100,37 +98,25 @@ def _agreeing(
 
 
 def _differences_aside(inputs: ReportInputs) -> list[str]:
-    """A sentence for each thing that may differ between compared evaluations, and does."""
+    """A sentence for each thing that may differ between compared evaluations, and does; the rarest value first."""
     every = inputs.named_evaluations
-    runs = every[: len(inputs.trained)]
-    found = [
-        (
-            "cut completions at different lengths (max_new_tokens)",
-            _names_by(every, attrgetter("summary.max_new_tokens")),
-        ),
-        ("matched METEOR's synonyms by different means", _names_by(every, attrgetter("summary.meteor"))),
-    ]
-    found += [
-        (f"gave {model} different prompts", _names_by([r for r in runs if r[1].model == model], _prompts))
-        for model in sorted({run.model for run in inputs.trained})
+    prompts = {model: [(run.name, run.last) for run in inputs.runs_of(model)] for model in inputs.models}
+    asides: list[tuple[str, Sequence[tuple[str, EvaluationResult]], Callable[[EvaluationResult], Hashable]]] = [
+        ("cut completions at different lengths (max_new_tokens)", every, attrgetter("summary.max_new_tokens")),
+        ("matched METEOR's synonyms by different means", every, attrgetter("summary.meteor")),
+        *((f"gave {model} different prompts", runs, _prompts) for model, runs in prompts.items()),
     ]
     sentences = []
-    for what, names in found:
+    for what, evaluations, of in asides:
+        names: dict[Hashable, list[str]] = {}
+        for name, evaluation in evaluations:
+            if (value := of(evaluation)) is not None:
+                names.setdefault(value, []).append(name)
         if len(names) > 1:
-            parts = [f"{str(value)[:32]} in {_listed(some)}" for value, some in names.items()]
+            rarest = sorted(names.items(), key=lambda one: len(one[1]))
+            parts = [f"{str(value)[:32]} in {_listed(some)}" for value, some in rarest]
             sentences.append(f"Mixed: the evaluations {what}: {'; '.join(parts)}.")
     return sentences
-
-
-def _names_by(
-    entries: Sequence[tuple[str, EvaluationResult]], of: Callable[[EvaluationResult], Hashable]
-) -> dict[Hashable, list[str]]:
-    """Names of the evaluations with each value, the rarest value first."""
-    found: dict[Hashable, list[str]] = {}
-    for name, evaluation in entries:
-        if (value := of(evaluation)) is not None:
-            found.setdefault(value, []).append(name)
-    return dict(sorted(found.items(), key=lambda one: len(one[1])))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -142,23 +128,10 @@ def _prompts(evaluation: EvaluationResult) -> Hashable:
     return test and (test.prompts or None)
 
 
-def _name(entry: Entry) -> str:
-    return entry.name if isinstance(entry, TrainedRun) else entry.folder.name
-
-
-def _last(entry: Entry) -> EvaluationResult:
-    return entry.last if isinstance(entry, TrainedRun) else entry
-
-
-def _task_settings(entry: Entry) -> Mapping[str, Any] | None:
-    """The settings of an entry's task; None if an evaluation does not state them."""
-    return entry.config["task"] if isinstance(entry, TrainedRun) else entry.summary.task
-
-
 def _settings(evaluation: EvaluationResult, default: Mapping[str, Any] | None = None) -> Settings | None:
     """What an evaluation's measures depend on: all settings of its task except those of the prompt; from `default` if
     it states none."""
-    task = evaluation.summary.task or default
+    task = evaluation.task or default
     prompting = [PROMPT] if evaluation.summary.prompting is None else evaluation.summary.prompting
     return tuple(sorted((k, str(v)) for k, v in task.items() if k not in prompting)) if task else None
 
@@ -174,19 +147,9 @@ def _difference(own: Hashable, theirs: Hashable) -> str:
     return f": {differences}" if differences else ""
 
 
-def _task(entry: Entry) -> Kind | None:
-    settings = _task_settings(entry)
-    return ("", settings["name"]) if settings else None
-
-
 def _measured(entry: Entry) -> Kind | None:
-    settings = _settings(_last(entry), _task_settings(entry))
+    settings = _settings(entry.last, entry.task)
     return None if settings is None else ("", settings)
-
-
-def _judge(entry: Entry) -> Kind | None:
-    judge = _last(entry).judge
-    return ("", judge) if judge else None
 
 
 def _base_model(entry: Entry) -> Kind:
@@ -195,9 +158,9 @@ def _base_model(entry: Entry) -> Kind:
 
 
 _CHECKS: tuple[tuple[str, Callable[[Entry], Kind | None]], ...] = (
-    ("its task", _task),
-    ("the fingerprint of its test split", lambda entry: ("", _last(entry).scores.origin.get("data"))),
+    ("its task", lambda entry: ("", entry.task["name"]) if entry.task else None),
+    ("the fingerprint of its test split", lambda entry: ("", entry.last.scores.origin.get("data"))),
     (_MEASURED, _measured),
-    ("its judge", _judge),
+    ("its judge", lambda entry: ("", entry.last.judge) if entry.last.judge else None),
     ("the fingerprint of its base model", _base_model),
 )

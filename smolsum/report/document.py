@@ -3,13 +3,11 @@
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
-
-from smolsum.stats.paired import ALPHA
 
 MINUS = "\N{MINUS SIGN}"
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
@@ -164,14 +162,25 @@ DASH = Cell("-")
 """the cell of a value that is undefined or does not apply"""
 
 
+def table(
+    number: str,
+    title: str,
+    columns: Iterable[str],
+    rows: Iterable[Iterable[object]],
+    *notes: str,
+    better: Mapping[str, str] | None = None,
+    folded: bool = False,
+    selected: int = 0,
+) -> Table:
+    """Return a table. What is no cell becomes a cell of its text, and empty notes are left out."""
+    cells = tuple(tuple(one if isinstance(one, Cell) else Cell(str(one)) for one in row) for row in rows)
+    shown = tuple(filter(None, notes))
+    return Table(number, title, tuple(columns), cells, shown, folded, selected, better or {})
+
+
 def letter(place: int) -> str:
     """Return a, b … z, aa, ab … for tables and figures that share a number."""
     return (letter(place // 26 - 1) if place > 25 else "") + chr(ord("a") + place % 26)
-
-
-def words(text: object) -> Cell:
-    """Return a cell of text."""
-    return Cell(str(text))
 
 
 def sentence(text: str) -> str:
@@ -192,19 +201,23 @@ def empty(command: str, text: str = "not run", *, wider: str = "") -> Cell:
 def number(
     value: float | None, show: Callable[[float], str], source: CellSource | None = None, *, command: str = ""
 ) -> Cell:
-    """Return a number formatted by `show`; for None an empty cell with the command."""
-    return empty(command) if value is None else Cell(show(value), float(value), source)
+    """Return a number formatted by `show`; for None an empty cell with the command. A dash for None without one, and
+    for what is undefined (NaN)."""
+    if value is None and command:
+        return empty(command)
+    return DASH if value is None or math.isnan(value) else Cell(show(value), float(value), source)
 
 
-def mark_best(rows: Sequence[tuple[Cell, ...]], columns: Sequence[int]) -> tuple[tuple[Cell, ...], ...]:
+def mark_best(rows: Iterable[Iterable[object]], columns: Sequence[int]) -> list[list[object]]:
     """Return the rows with the highest value of each given column marked, where the column has at least two values."""
     marked = [list(row) for row in rows]
     for column in columns:
-        values = [value for row in rows if isinstance(value := row[column].value, float)]
+        cells = {place: cell for place, row in enumerate(marked) if isinstance(cell := row[column], Cell)}
+        values = [cell.value for cell in cells.values() if isinstance(cell.value, float)]
         if len(values) > 1:
-            for row in marked:
-                row[column] = replace(row[column], best=row[column].value == max(values))
-    return tuple(map(tuple, marked))
+            for place, cell in cells.items():
+                marked[place][column] = replace(cell, best=cell.value == max(values))
+    return marked
 
 
 def plain(digits: int) -> Callable[[float], str]:
@@ -225,22 +238,3 @@ def percent(value: float) -> str:
 def p_value(value: float) -> str:
     """Format a p value as the study does: four decimals, and powers of ten below 0.001."""
     return f"{value:.2e}" if 0 < value < 0.001 else f"{value:.4f}"
-
-
-def interval(low: float, high: float) -> Cell:
-    """Return a cell with the interval of a difference; a dash if it is undefined (NaN)."""
-    return DASH if math.isnan(low) else words(f"[{signed(3)(low)}, {signed(3)(high)}]")
-
-
-def direction_cell(delta: float, p: float, better: str = "better", worse: str = "worse") -> Cell:
-    """Return in words which way a significant difference goes; a dash for one that is not, or undefined (NaN)."""
-    return words(better if delta > 0 else worse) if p < ALPHA else DASH
-
-
-def test_cells(t: float, p: float, p_holm: float | None) -> tuple[Cell, ...]:
-    """Return cells for t, p, significance and, unless None, the adjusted p; dashes for what is undefined (NaN)."""
-    if math.isnan(p):
-        return (DASH,) * (3 if p_holm is None else 4)
-    shown_t = DASH if math.isnan(t) else number(t, plain(4))
-    cells = (shown_t, number(p, p_value), Cell("✓" if p < ALPHA else "✗", "yes" if p < ALPHA else "no"))
-    return cells if p_holm is None else (*cells, number(p_holm, p_value))

@@ -3,23 +3,43 @@ the constraint and in the task's other headlines."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smolsum.config.run_labels import LENGTH_ONLY
 from smolsum.report.collect import EvaluationResult, ReportInputs, TrainedRun
-from smolsum.report.results import ConfigurationResult, baseline_of, paired_values
-from smolsum.report.sections.scores import mean_interval
+from smolsum.report.document import ARROWS, MINUS, percent, signed
+from smolsum.report.results import ConfigurationResult, baseline_of, compare, mean_interval, mean_metric, paired_values
 from smolsum.runs.run_evaluations import SAMPLER, SPLIT
-from smolsum.stats.multiple_testing import holm
-from smolsum.stats.paired import ALPHA, mcnemar
-from smolsum.stats.seeds import compare_runs
+from smolsum.stats.paired import ALPHA, compare_runs
+from smolsum.stats.several import holm
 from smolsum.tasks.base import Metric
 from smolsum.types import COMPOSITE
 
 NO_DIFFERENCE = "no significant difference"
+
+
+def titled(metric: Metric) -> str:
+    """Return a metric's title with an arrow towards its better values."""
+    return f"{metric.title}{ARROWS[metric.better]}"
+
+
+def is_share(metric: Metric) -> bool:
+    """Return whether a metric is shown in per cent."""
+    return metric.form.endswith("%")
+
+
+def show(metric: Metric, value: float) -> str:
+    """Return a value as text; a share as a percentage with one decimal, as everywhere in a report."""
+    return percent(value) if is_share(metric) else metric.show(value).replace("-", MINUS)
+
+
+def difference(metric: Metric, value: float) -> str:
+    """Return a difference as text; that of two shares in percentage points."""
+    return signed(1)(100 * value) if is_share(metric) else signed(3)(value)
 
 
 @dataclass(frozen=True)
@@ -42,7 +62,7 @@ class Compared:
         return (self.quality, *filter(None, [self.constraint]), *self.others)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Change:
     """A metric of an outcome, and its difference from the untrained model's. What is not known is NaN."""
 
@@ -59,6 +79,11 @@ class Change:
     """two-sided: McNemar's where each score is 0 or 1, else Student's"""
     p_holm: float = math.nan
     """adjusted over all outcomes of the report"""
+
+    @property
+    def text(self) -> str:
+        """The value as text."""
+        return show(self.metric, self.value)
 
     @property
     def direction(self) -> str:
@@ -163,7 +188,8 @@ def journeys(inputs: ReportInputs, results: Sequence[ConfigurationResult], metri
             start = untrained(inputs, one.runs[0])
             before = None if start is None else Outcome("untrained", (start,), 0.0, _changes(metrics, None, (start,)))
             found.append(Journey(one, before, tuple(_stages(one, start, metrics, inputs.trained))))
-    return _adjusted(found, metrics)
+    _adjust(found, metrics)
+    return found
 
 
 def untrained(inputs: ReportInputs, run: TrainedRun) -> EvaluationResult | None:
@@ -187,26 +213,20 @@ def _stages(
     one: ConfigurationResult, start: EvaluationResult | None, metrics: Compared, runs: Sequence[TrainedRun]
 ) -> list[Outcome]:
     """The outcomes after each stage that was evaluated in every seed; `runs` are all of the report."""
-    found, ends = [], [list(accumulate(run.info.steps.values())) for run in one.runs]
-    for place, stage in enumerate(one.runs[0].info.steps):
-        steps = [end[place] for end in ends]
-        if place == len(ends[0]) - 1:
-            evaluations = one.evaluations
-        else:
-            at = [_at(run, step) for run, step in zip(one.runs, steps, strict=True)]
-            if any(e is None for e in at):
-                continue
-            evaluations = tuple(e for e in at if e is not None)
+    found = []
+    for stage in (stages := list(one.runs[0].info.steps)):
+        last = stages.index(stage) + 1
+        steps = [sum(list(run.info.steps.values())[:last]) for run in one.runs]
+        # of a step that a judge scored too, the evaluation that it scored
+        at = [[e for e in run.evaluations if e.step == step][-1:] for run, step in zip(one.runs, steps, strict=True)]
+        evaluations = one.evaluations if last == len(stages) else tuple(e for each in at for e in each)
+        if len(evaluations) < len(one.evaluations):
+            continue
         minutes = [_minutes(run, step, runs) for run, step in zip(one.runs, steps, strict=True)]
         known = [value for value in minutes if value is not None]
         mean = math.fsum(known) / len(known) if len(known) == len(minutes) else None
         found.append(Outcome(stage, evaluations, mean, _changes(metrics, start, evaluations)))
     return found
-
-
-def _at(run: TrainedRun, step: int) -> EvaluationResult | None:
-    """The evaluation of a step, judged if it was."""
-    return next((e for e in reversed(run.evaluations) if e.step == step), None)
 
 
 def _minutes(run: TrainedRun, step: int, runs: Sequence[TrainedRun]) -> float | None:
@@ -225,83 +245,62 @@ def _minutes(run: TrainedRun, step: int, runs: Sequence[TrainedRun]) -> float | 
 
 def _seconds(run: TrainedRun) -> dict[int, float]:
     """The seconds of a run's own steps."""
-    rows = [row for row in run.metrics if isinstance(row.get("perf/step_s"), int | float)]
-    return {row["step"]: float(row["perf/step_s"]) for row in rows if isinstance(row.get("step"), int)}
+    return {row["step"]: float(row["perf/step_s"]) for row in run.rows_with("step", "perf/step_s")}
 
 
 def _changes(
     metrics: Compared, start: EvaluationResult | None, evaluations: Sequence[EvaluationResult]
 ) -> dict[str, Change]:
-    found = ((metric.name, _change(metric, start, evaluations)) for metric in metrics.every)
-    return {name: change for name, change in found if change is not None}
+    found = {metric.name: _change(metric, start, evaluations) for metric in metrics.every}
+    return {name: change for name, change in found.items() if change is not None}
 
 
 def _change(metric: Metric, start: EvaluationResult | None, evaluations: Sequence[EvaluationResult]) -> Change | None:
     """A metric's mean over seeds with its interval, and its test against the untrained model; None if a seed lacks
     it."""
-    values = [value for e in evaluations if (value := e.metric(metric.name)) is not None]
-    if not values or len(values) < len(evaluations):
+    if (value := mean_metric(evaluations, metric.name)) is None:
         return None
-    one = Change(metric, math.fsum(values) / len(values))
-    column = metric.column or metric.name
+    one, column = Change(metric, value), metric.column or metric.name
     if (own := paired_values(column, evaluations, evaluations)) is not None:
-        one = _with_interval(one, own[0])
+        one.low, one.high = _interval(own[0], value, is_share(metric))
     if start is None or (before := start.metric(metric.name)) is None:
         return one
-    one = replace(one, before=before)
+    one.before = before
     # the untrained model is the same for all seeds, so only they vary
-    if (pair := paired_values(column, [start] * len(evaluations), evaluations)) is None:
+    if (test := compare(column, [start] * len(evaluations), evaluations)) is None:
         return one
-    result = compare_runs(*pair, alternative="two-sided").result
-    flips = mcnemar(pair[0][0], pair[1][0], alternative="two-sided") if len(evaluations) == 1 else None
-    p = result.p if flips is None else flips.p
-    shifted = replace(one, delta=one.value - before, p=p)
+    one.delta, one.p, result = value - before, test.p, test.result
     # a ratio of sums has a test and no interval of its own
-    if math.isclose(result.delta, shifted.delta, abs_tol=1e-9):
-        low, high = result.ci_low, result.ci_high
-        if metric.form.endswith("%"):  # nor can a share become less than 0 or more than 1
-            low, high = max(low, -before), min(high, 1.0 - before)
-        shifted = replace(shifted, delta_low=low, delta_high=high)
-    return shifted
+    if math.isclose(result.delta, one.delta, abs_tol=1e-9):
+        one.delta_low, one.delta_high = result.ci_low, result.ci_high
+        if is_share(metric):  # nor can a share become less than 0 or more than 1
+            one.delta_low, one.delta_high = max(one.delta_low, -before), min(one.delta_high, 1.0 - before)
+    return one
 
 
-def _with_interval(one: Change, values_SN: np.ndarray) -> Change:
-    """The interval of the mean, if the column's mean is the metric."""
-    if not math.isclose(float(np.nanmean(values_SN)), one.value, abs_tol=1e-9):
-        return one
+def _interval(values_SN: NDArray[np.float64], mean: float, within: bool) -> tuple[float, float]:
+    """The interval of the mean of all seeds, NaN if it is not the mean of the column; `within` 0 and 1."""
+    if not math.isclose(float(np.nanmean(values_SN)), mean, abs_tol=1e-9):
+        return math.nan, math.nan
     if len(values_SN) == 1:
         found = mean_interval(values_SN[0])
-        return replace(one, low=found.low, high=found.high)
+        return found.low, found.high
     result = compare_runs(np.zeros_like(values_SN), values_SN, alternative="two-sided").result
     low, high = result.ci_low, result.ci_high
-    share = one.metric.form.endswith("%")  # a share has no value beyond 0 and 1
-    return replace(one, low=max(0.0, low), high=min(1.0, high)) if share else replace(one, low=low, high=high)
+    return (max(0.0, low), min(1.0, high)) if within else (low, high)
 
 
-def _adjusted(found: Sequence[Journey], metrics: Compared) -> list[Journey]:
-    """The journeys with p values adjusted by Holm, each metric over all outcomes; what several share counts once."""
-    outcomes = {(one.model, stage.key): stage for one in found for stage in one.stages}
-    adjusted: dict[tuple[str, tuple[str, ...]], dict[str, float]] = {key: {} for key in outcomes}
+def _adjust(found: Sequence[Journey], metrics: Compared) -> None:
+    """Adjust the p values by Holm, each metric over all outcomes; what several configurations share counts once."""
     for metric in metrics.every:
-        with_it = [key for key, outcome in outcomes.items() if metric.name in outcome.changes]
-        for key, p in zip(with_it, holm([outcomes[key].changes[metric.name].p for key in with_it]), strict=True):
-            adjusted[key][metric.name] = p
-    return [
-        replace(
-            one,
-            stages=tuple(
-                replace(
-                    stage,
-                    changes={
-                        name: replace(change, p_holm=adjusted[one.model, stage.key][name])
-                        for name, change in stage.changes.items()
-                    },
-                )
-                for stage in one.stages
-            ),
-        )
-        for one in found
-    ]
+        alike: dict[tuple[str, tuple[str, ...]], list[Change]] = {}
+        for one in found:
+            for stage in one.stages:
+                if (change := stage.changes.get(metric.name)) is not None:
+                    alike.setdefault((one.model, stage.key), []).append(change)
+        for changes, p in zip(alike.values(), holm([same[-1].p for same in alike.values()]), strict=True):
+            for change in changes:
+                change.p_holm = p
 
 
 def best_of(found: Sequence[Journey], metric: Metric) -> Journey | None:

@@ -3,6 +3,7 @@ compared."""
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from smolsum.config.presets import preset_names, read_preset
 from smolsum.config.resolve import resolve
@@ -22,6 +23,8 @@ EVALUATED = ("data", "task", "sampling", "rewards", "model")
 """sections that an evaluation reads"""
 RUNS_DIR = RunConfig.dir
 """the folder of runs where nothing names one"""
+Keep: TypeAlias = Callable[[str, str], bool]
+"""whether a command has a setting of a run, by its section and the first name in it"""
 
 
 def train_command(inputs: ReportInputs, model: str, strategy: str = FINETUNED, reward: str = "meteor") -> str:
@@ -29,7 +32,7 @@ def train_command(inputs: ReportInputs, model: str, strategy: str = FINETUNED, r
     default."""
     named = ["--model", _model_argument(inputs, model)] if model in inputs.trainable else []
     if not inputs.follows_study:
-        kept = _shared_flags(_runs_of(inputs, model), lambda section, name: True)
+        kept = _kept_flags(_runs_of(inputs, model), lambda section, name: True)
         return shlex.join(["smolsum", "train", *_task_flag(inputs), *named, *kept])
     stages = STAGES[strategy]
     similar = _similar_run(inputs, model, strategy)
@@ -40,12 +43,10 @@ def train_command(inputs: ReportInputs, model: str, strategy: str = FINETUNED, r
     def keep(section: str, name: str) -> bool:
         return section != "stages" or name in stages
 
-    if similar:
-        kept = _kept_flags(similar, keep)
-    else:
-        runs, preset = _runs_of(inputs, model), _model_argument(inputs, model)
-        kept = _shared_flags(runs, keep)
-        kept += _share_of_steps(runs[0], preset, strategy) if runs else []
+    runs = [similar] if similar else _runs_of(inputs, model)
+    kept = _kept_flags(runs, keep)
+    if runs and not similar:
+        kept += _share_of_steps(runs[0], _model_argument(inputs, model), strategy)
     return shlex.join(["smolsum", "train", *named, "--strategy", strategy, "--reward", signals, *kept])
 
 
@@ -62,7 +63,7 @@ def judge_command(inputs: ReportInputs, evaluation: EvaluationResult) -> str:
 def judge_all_command(inputs: ReportInputs, model: str, strategy: str) -> str:
     """Return the command that judges all runs of a model and a strategy."""
     run = _similar_run(inputs, model, strategy)
-    kept = _kept_flags(run, lambda section, name: False, only=("--runs-dir",)) if run else []
+    kept = _kept_flags([run] if run else [], lambda section, name: False, only=("--runs-dir",))
     runs = [one for one in _runs_of(inputs, model) if one.strategy == strategy]
     for text in dict.fromkeys(text for one in runs for text in one.paths.named_plugins):
         kept += ["--plugin", text]
@@ -74,8 +75,7 @@ def baseline_command(inputs: ReportInputs, model: str, variant: str = "") -> str
     """Return the command that evaluates an untrained model with a length in its prompt; all variants if none is
     named."""
     prompt = ["--prompt", variant] if variant else []
-    runs = _runs_of(inputs, model)
-    kept = _kept_flags(runs[0], lambda section, _: section in EVALUATED, only=SHARED) if runs else []
+    kept = _kept_flags(_runs_of(inputs, model)[:1], lambda section, _: section in EVALUATED, only=SHARED)
     local = model in inputs.trainable
     named = ["--model", _model_argument(inputs, model)] if local else ["--api", inputs.path_of(model)]
     command = shlex.join(["smolsum", "baseline", *_task_flag(inputs), *named, *prompt, *kept])
@@ -84,15 +84,15 @@ def baseline_command(inputs: ReportInputs, model: str, variant: str = "") -> str
 
 def untrained_command(inputs: ReportInputs, model: str) -> str:
     """Return the command that evaluates the untrained model as its runs are evaluated."""
-    run = next(run for run in inputs.trained if run.model == model)
-    kept = _kept_flags(run, lambda section, name: False, only=("--runs-dir",))
+    run = inputs.runs_of(model)[0]
+    kept = _kept_flags([run], lambda section, name: False, only=("--runs-dir",))
     command = shlex.join([*shlex.split(run.start_command), *kept])
     return _judged(inputs, command) if inputs.judge else command
 
 
 def _task_flag(inputs: ReportInputs) -> list[str]:
     """The flag for the task of a report; empty if it is the default, or if there are runs, whose flags are kept."""
-    name = str((inputs.evaluations[0].summary.task or {}).get("name", TaskConfig.name))
+    name = str((inputs.evaluations[0].task or {}).get("name", TaskConfig.name))
     return [] if inputs.trained or name == TaskConfig.name else ["--task", name]
 
 
@@ -135,7 +135,7 @@ def _share_of_steps(run: TrainedRun, model: str, strategy: str) -> list[str]:
 
 def _runs_of(inputs: ReportInputs, model: str) -> list[TrainedRun]:
     """The runs of a model; all if it has none."""
-    return [run for run in inputs.trained if run.model == model] or list(inputs.trained)
+    return inputs.runs_of(model) or list(inputs.trained)
 
 
 def _similar_run(inputs: ReportInputs, model: str, strategy: str) -> TrainedRun | None:
@@ -146,25 +146,17 @@ def _similar_run(inputs: ReportInputs, model: str, strategy: str) -> TrainedRun 
     return next((run for one in wanted for run in runs if run.strategy == one), None)
 
 
-def _shared_flags(runs: Sequence[TrainedRun], keep: Callable[[str, str], bool]) -> list[str]:
-    """The flags that were typed for all runs, and those of data and task for the first: a report has only runs that
-    agree in these, however they were typed."""
-    if not runs:
-        return []
-    each = [dict.fromkeys(_typed_for(run)) for run in runs]
-    found = []
-    for flag, value in each[0]:
+def _kept_flags(runs: Sequence[TrainedRun], keep: Keep, *, only: Sequence[str] = KEPT) -> list[str]:
+    """The flags among `only` that were typed for all runs, and those of data and task for the first: a report has only
+    runs that agree in these, however they were typed. Of `--set` those whose section and name are to be kept."""
+    each = [dict.fromkeys(pair for pair in _typed_for(run) if pair[0] in only) for run in runs]
+    found = list[str]()
+    for flag, value in each[0] if each else ():
         section, name = _setting_of(flag, value)
         agreed = flag == "--task" or section in ("data", "task")
-        if keep(section, name) and (agreed or all((flag, value) in others for others in each)):
+        if (flag != "--set" or keep(section, name)) and (agreed or all((flag, value) in one for one in each)):
             found += [flag, value]
     return found
-
-
-def _kept_flags(run: TrainedRun, keep: Callable[[str, str], bool], *, only: Sequence[str] = KEPT) -> list[str]:
-    """The flags among `only` that were typed for a run; of `--set` only those whose section and name are to be kept."""
-    typed = [(flag, value) for flag, value in _typed_for(run) if flag in only]
-    return [word for pair in typed if pair[0] != "--set" or keep(*_setting_of(*pair)) for word in pair]
 
 
 def _setting_of(flag: str, value: str) -> tuple[str, str]:

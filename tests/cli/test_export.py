@@ -28,7 +28,7 @@ from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.sampling import generate
 from smolsum.report.card import CardFacts, card_files
-from smolsum.report.sections.scores import mean_interval
+from smolsum.report.results import mean_interval
 from smolsum.runs.paths import RunPaths
 
 LINK = re.compile(r'\[([^\]]+)\]\(([^) ]+) "([^"]+)"\)')

@@ -1,17 +1,14 @@
-"""Charts and intervals from numbers: what is drawn stays inside, and nothing is made up."""
+"""Charts from numbers: what is drawn stays inside, and nothing is made up."""
 
 import math
 import re
 from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
-from scipy import stats
 
 from smolsum.report import charts
 from smolsum.report.charts import AxisText, Band, Plot, PlotSeries, Spot, Way
-from smolsum.report.sections.scores import mean_interval
 
 AXIS = AxisText("x", str)
 
@@ -30,7 +27,7 @@ def test_ticks_hold_the_values(low: float, high: float) -> None:
 
 
 def test_lines_place_values() -> None:
-    svg = charts.lines([Plot("p", (PlotSeries("a", ((0.0, 0.0), (4.0, 1.0))),))], ["a"], alt="two points")
+    svg = charts.curves([Plot("p", (PlotSeries("a", ((0.0, 0.0), (4.0, 1.0))),))], ["a"], alt="two points")[0]
     (path,) = re.findall(r'class="line c0" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', svg)
     x1, y1, x2, y2 = map(float, path)
     assert x1 < x2
@@ -39,7 +36,7 @@ def test_lines_place_values() -> None:
 
 def test_values_that_are_none_are_not_drawn() -> None:
     series = PlotSeries("a", ((0.0, math.nan), (1.0, 2.0), (2.0, math.inf)))
-    svg = charts.lines([Plot("p", (series,)), Plot("empty", (PlotSeries("a", ()),))], ["a"], alt="x")
+    svg = charts.curves([Plot("p", (series,)), Plot("empty", (PlotSeries("a", ()),))], ["a"], alt="x")[0]
     assert "nan" not in svg
     assert "inf" not in svg
     assert "no values" in svg
@@ -71,7 +68,7 @@ def test_numbers_do_not_cover_one_another() -> None:
 def test_names_cannot_break_a_drawing() -> None:
     name = 'a<b>&"c"'
     drawings = [
-        charts.lines([Plot(name, (PlotSeries(name, ((0.0, 0.0),)),))], [name], alt=name),
+        charts.curves([Plot(name, (PlotSeries(name, ((0.0, 0.0),)),))], [name], alt=name)[0],
         charts.heat([name, "b"], [name, "b"], [[1.0, math.nan], [math.nan, 1.0]], alt=name, show=str),
         charts.bars([name], [name], [[0.5]], alt=name),
         charts.scatter([PlotSeries(name, ((0.0, 0.0),))], alt=name, x_title=name, y_title=name),
@@ -88,7 +85,7 @@ def test_names_cannot_break_a_drawing() -> None:
 def test_more_series_than_colours_differ() -> None:
     """No two of the 26 of a whole study look alike; the ninth has the first's colour and another stroke."""
     names = [f"n{i}" for i in range(26)]
-    svg = charts.lines([Plot("p", tuple(PlotSeries(n, ((0.0, 0.0), (1.0, 1.0))) for n in names))], names, alt="x")
+    svg = charts.curves([Plot("p", tuple(PlotSeries(n, ((0.0, 0.0), (1.0, 1.0))) for n in names))], names, alt="x")[0]
     assert svg.count('class="line c0"') == 1
     assert svg.count('class="line c0 dashed"') == 1
     assert len(set(re.findall(r'class="line ([^"]+)"', svg))) == 26
@@ -99,7 +96,7 @@ def test_pieces_fit_a_phone() -> None:
     its edge."""
     names = [f"tiny-lfm-included-meteor-rouge-{i}" for i in range(26)]
     curves = tuple(PlotSeries(name, ((0.0, 0.0), (1000.0, -2.5e-7))) for name in names)
-    pieces = charts.panels([Plot("loss", curves), Plot("reward", curves)], names)
+    pieces = charts.curves([Plot("loss", curves), Plot("reward", curves)], names, alt="x")[1]
     assert len(pieces) == 3
     for piece in pieces:
         root = ElementTree.fromstring(piece)
@@ -122,7 +119,9 @@ def test_texts_do_not_cover_one_another(kind: str, largest: float) -> None:
     if kind == "histogram":
         series = PlotSeries("before training", ((0.0, 0.0), (0.0, 0.125), (largest, 0.125), (largest, 0.0)))
         band = Band("target 64 ±5 tokens", 58.5, 64.0, 69.5)
-        pieces = charts.panels([Plot(name, (series,), "tokens", True, band)], ["before training", "after training"])
+        pieces = charts.curves(
+            [Plot(name, (series,), "tokens", True, band)], ["before training", "after training"], alt="x"
+        )[1]
     else:
         stages = ["untrained", "format_basics", "a stage of very many letters", "x" * 40]
         values = [[-1.0, 0.5, math.nan, 1.0]] * 3
@@ -161,7 +160,7 @@ def test_steps_have_whole_ticks(last: float) -> None:
     assert all(tick == round(tick) for tick in found)
     assert found[-1] >= last
     assert 2 <= len(found) <= 7
-    svg = charts.lines([Plot("p", (PlotSeries("a", ((1.0, 0.0), (last, 1.0))),))], ["a"], alt="x")
+    svg = charts.curves([Plot("p", (PlotSeries("a", ((1.0, 0.0), (last, 1.0))),))], ["a"], alt="x")[0]
     assert ">step<" in svg
 
 
@@ -173,41 +172,6 @@ def test_better_is_up_and_right() -> None:
     places = {name: (float(x), float(y)) for name, x, y in found}
     assert places["better"][0] > places["worse"][0]
     assert places["better"][1] < places["worse"][1]
-
-
-def test_interval_is_students() -> None:
-    """By hand for 0, 2, 2, 0, 2 without one that is missing; SciPy agrees."""
-    values = np.array([0.0, 2.0, math.nan, 2.0, 0.0, 2.0])
-    found = mean_interval(values)
-    assert (found.n, found.mean) == (5, pytest.approx(1.2))
-    assert found.low == pytest.approx(1.2 - 2.776445 * math.sqrt(1.2 / 5), abs=1e-6)
-    known = values[~np.isnan(values)]
-    expected = stats.t.interval(0.95, 4, loc=known.mean(), scale=stats.sem(known))
-    assert (found.low, found.high) == pytest.approx(expected)
-
-
-def test_interval_of_right_and_wrong_is_exact() -> None:
-    """That of SciPy for 3 of 5, and not of no width where all are right: down to 0.025^(1/20) for 20 of 20."""
-    found = mean_interval(np.array([0.0, 1.0, math.nan, 1.0, 0.0, 1.0]))
-    expected = stats.binomtest(3, 5).proportion_ci(0.95, method="exact")
-    assert (found.n, found.mean) == (5, pytest.approx(0.6))
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
-    sure = mean_interval(np.ones(20))
-    assert (sure.low, sure.high) == pytest.approx((0.025 ** (1 / 20), 1.0))
-
-
-def test_interval_of_shares_stays_within_0_and_1() -> None:
-    """Of 40 documents one has a question without an answer: Student's would go beyond 1, and hardly below 0.96."""
-    found = mean_interval(np.array([1.0] * 39 + [0.5]))
-    assert 0.9 < found.low < 0.96
-    assert found.mean < found.high < 1
-
-
-@pytest.mark.parametrize("values", [[], [0.5], [math.nan]])
-def test_one_example_has_no_interval(values: list[float]) -> None:
-    found = mean_interval(np.array(values, dtype=float))
-    assert math.isnan(found.low)
-    assert math.isnan(found.high)
 
 
 def test_spans_are_where_their_values_are() -> None:

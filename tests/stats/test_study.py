@@ -13,7 +13,7 @@ from scipy import stats
 from support.places import GOLDEN
 
 from smolsum.stats import paired_ttest
-from smolsum.stats.multiple_testing import benjamini_hochberg, holm
+from smolsum.stats.several import benjamini_hochberg, holm
 
 N = 200
 with (GOLDEN / "study_ttests.csv").open() as file:

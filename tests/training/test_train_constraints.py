@@ -12,7 +12,7 @@ from support.training import arguments, assert_goes_on, weights
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
-from smolsum.stats.pareto import hypervolume
+from smolsum.stats.several import hypervolume
 
 CONSTRAINTS = "length within tolerance: 0.99; bleu >= 0.1; repeated_trigrams <= 0.01"
 SHARE, BLEU, REPEATED = (

@@ -1,15 +1,18 @@
-"""What a report opens with: the finding in words, one figure and one table, each against the untrained model."""
+"""What a report opens with: the finding in words, one figure and one table, each against the untrained model. And what
+the constraint costs in quality: both over the steps of each run, the area that they cover, and the multipliers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from statistics import fmean
 
+from smolsum.config.constraints import parse_constraints
+from smolsum.errors import UsageError
 from smolsum.report import charts
-from smolsum.report.collect import ReportInputs
+from smolsum.report.collect import ReportInputs, TrainedRun
 from smolsum.report.document import (
-    ARROWS,
     DASH,
-    MINUS,
     Cell,
+    CellSource,
     Figure,
     Item,
     Table,
@@ -17,35 +20,32 @@ from smolsum.report.document import (
     letter,
     number,
     p_value,
-    percent,
     plain,
+    sentence,
     signed,
-    words,
+    table,
 )
-from smolsum.report.outcomes import NO_DIFFERENCE, Change, Compared, Journey, Outcome, best_of, within_half
+from smolsum.report.outcomes import (
+    NO_DIFFERENCE,
+    Change,
+    Compared,
+    Journey,
+    Outcome,
+    best_of,
+    difference,
+    is_share,
+    show,
+    titled,
+    within_half,
+)
 from smolsum.report.shell_commands import judge_command, untrained_command
 from smolsum.stats.paired import ALPHA
+from smolsum.stats.several import Point, hypervolume, pareto_front
 from smolsum.tasks.base import Metric
 from smolsum.types import COMPOSITE
 
-
-def titled(metric: Metric) -> str:
-    """Return a metric's title with an arrow towards its better values."""
-    return f"{metric.title}{ARROWS[metric.better]}"
-
-
-def show(metric: Metric, value: float) -> str:
-    """Return a value as text; a share as a percentage with one decimal, as everywhere in a report."""
-    return percent(value) if _is_share(metric) else metric.show(value).replace("-", MINUS)
-
-
-def _is_share(metric: Metric) -> bool:
-    return metric.form.endswith("%")
-
-
-def _difference(metric: Metric, value: float) -> str:
-    """A difference as text; that of two shares in percentage points."""
-    return signed(1)(100 * value) if _is_share(metric) else signed(3)(value)
+LAST = 20
+"""steps at the end of a run that a constraint's numbers are the mean of"""
 
 
 def verdict(inputs: ReportInputs, journeys: Sequence[Journey], metrics: Compared) -> str:
@@ -63,41 +63,45 @@ def _partly_judged(metrics: Compared) -> str:
 
 
 def _model_verdict(inputs: ReportInputs, model: str, journeys: Sequence[Journey], metrics: Compared) -> str:
-    mine = [one for one in journeys if one.model == model]
-    best, quality, constraint = best_of(mine, metrics.quality), metrics.quality, metrics.constraint
+    mine, quality, constraint = [one for one in journeys if one.model == model], metrics.quality, metrics.constraint
     if not mine:
         values = [value for e in inputs.baselines if e.model == model and (value := e.metric(quality.name)) is not None]
         if model in inputs.trainable or not values:
             return f"{model}: no trained configuration yet." if model in inputs.trainable else ""
         value = (min if quality.better == "lower" else max)(values)
         return f"{model}: {show(quality, value)} in {_called(inputs, quality)}, without training."
-    if best is None:
+    if (best := best_of(mine, quality)) is None:
         return f"{model}: no trained configuration has {quality.title} yet."
     end = best.end.changes
+    kept = end.get(constraint.name) if constraint is not None else None
     if len(mine) == 1:
-        pair = [metric for metric in (quality, constraint) if metric is not None and metric.name in end]
-        clauses = [_clause(_called(inputs, metric), end[metric.name]) for metric in pair]
+        clauses = [_clause(_called(inputs, one.metric), one) for one in (end[quality.name], kept) if one is not None]
         # elsewhere the one configuration is named by all its signals and weights
         name = f"{model}, {best.name}" if inputs.follows_study else model
-        found = [f"{name}: {'; '.join(clauses)}."]
-        found.append(_lost(best, constraint) if constraint is not None else "")
-        return " ".join(filter(None, [*found, _price(best, metrics)]))
-    known = sum(quality.name in one.end.changes for one in mine)
-    among = f"{known} of {len(mine)}" if known < len(mine) else f"{known}"
-    text = f"{model}: of {among} configurations {best.name} ends best in {_called(inputs, quality)}, "
-    text += show(quality, end[quality.name].value)
-    if constraint is not None and constraint.name in end:
-        text += f", {constraint.title} in {show(constraint, end[constraint.name].value)} of the examples"
-    found = [f"{text}; {_against(best, end[quality.name])}".removesuffix("; ") + "."]
-    kept = [one for one in mine if constraint is not None and within_half(one, constraint)]
-    if constraint is not None and best not in kept and (other := best_of(kept, quality)) is not None:
-        ends = other.end.changes
-        found.append(
-            f"Of those with {constraint.title} in at {'most' if constraint.better == 'lower' else 'least'} half of the "
-            f"examples {other.name} ends best, {show(quality, ends[quality.name].value)}, {constraint.title} in "
-            f"{show(constraint, ends[constraint.name].value)}."
-        )
+        found = [f"{name}: {'; '.join(clauses)}.", _lost(best, constraint)]
+    else:
+        known = sum(quality.name in one.end.changes for one in mine)
+        among = f"{known} of {len(mine)}" if known < len(mine) else f"{known}"
+        text = f"{model}: of {among} configurations {best.name} ends best in {_called(inputs, quality)}, "
+        text += end[quality.name].text
+        if kept is not None:
+            text += f", {kept.metric.title} in {kept.text} of the examples"
+        against = _against(best, end[quality.name])
+        found = [f"{text}; {against}." if against else f"{text}.", _best_within(best, mine, metrics)]
     return " ".join(filter(None, [*found, _price(best, metrics)]))
+
+
+def _best_within(best: Journey, mine: Sequence[Journey], metrics: Compared) -> str:
+    """A sentence on the best of those that keep the constraint in half of the examples, if the best does not."""
+    quality, constraint = metrics.quality, metrics.constraint
+    within = [one for one in mine if constraint is not None and within_half(one, constraint)]
+    if constraint is None or best in within or (other := best_of(within, quality)) is None:
+        return ""
+    return (
+        f"Of those with {constraint.title} in at {'most' if constraint.better == 'lower' else 'least'} half of the "
+        f"examples {other.name} ends best, {other.end.changes[quality.name].text}, {constraint.title} in "
+        f"{other.end.changes[constraint.name].text}."
+    )
 
 
 def _called(inputs: ReportInputs, metric: Metric) -> str:
@@ -111,12 +115,10 @@ def _called(inputs: ReportInputs, metric: Metric) -> str:
 
 def _clause(title: str, change: Change) -> str:
     """A metric before and after training."""
-    metric = change.metric
-    after = show(metric, change.value)
     if not math.isfinite(change.before):
-        return f"{title} {after}"
+        return f"{title} {change.text}"
     sure = f" ({change.direction})" if change.direction else ""
-    return f"{title} {show(metric, change.before)} before training, {after} after{sure}"
+    return f"{title} {show(change.metric, change.before)} before training, {change.text} after{sure}"
 
 
 def _against(best: Journey, change: Change) -> str:
@@ -127,7 +129,7 @@ def _against(best: Journey, change: Change) -> str:
     if change.metric.name != COMPOSITE:
         return ""
     # the interval is undefined if all examples differ by the same amount
-    if one.test is None or not math.isfinite((result := one.test.result).ci_low):
+    if (result := one.test) is None or not math.isfinite(result.ci_low):
         return ""
     direction = ("better" if result.delta > 0 else "worse") if one.p_holm < ALPHA else NO_DIFFERENCE
     return (
@@ -140,16 +142,16 @@ def _than(direction: str) -> str:
     return {NO_DIFFERENCE: f"{NO_DIFFERENCE} from", "": "against"}.get(direction, f"{direction} than")
 
 
-def _lost(journey: Journey, constraint: Metric) -> str:
+def _lost(journey: Journey, constraint: Metric | None) -> str:
     """A sentence on a stage that kept the constraint much better than the last; empty without one."""
-    values = {one.stage: one.changes[constraint.name].value for one in journey.stages if constraint.name in one.changes}
-    if not values:
+    if constraint is None:
         return ""
-    stage = (min if constraint.better == "lower" else max)(values, key=lambda name: values[name])
+    kept = {one.stage: one.changes[constraint.name] for one in journey.stages if constraint.name in one.changes}
+    best = (min if constraint.better == "lower" else max)(kept, key=lambda name: kept[name].value, default="")
     end = journey.end.stage
-    if stage == end or abs(values[stage] - values[end]) < 0.05:
+    if best in ("", end) or end not in kept or abs(kept[best].value - kept[end].value) < 0.05:
         return ""
-    return f"After the stage {stage} it was {constraint.title} {show(constraint, values[stage])}."
+    return f"After the stage {best} it was {constraint.title} {kept[best].text}."
 
 
 def _price(best: Journey, metrics: Compared) -> str:
@@ -165,192 +167,162 @@ def _worsened(outcome: Outcome, metrics: Compared) -> list[Change]:
 
 
 def _worse(change: Change) -> str:
-    return f"{change.metric.title} {show(change.metric, change.before)} → {show(change.metric, change.value)}"
+    return f"{change.metric.title} {show(change.metric, change.before)} → {change.text}"
 
 
 def findings_items(
     inputs: ReportInputs, journeys: Sequence[Journey], metrics: Compared, *, advice: bool = True
-) -> list[Item]:
-    """Return Figure S1, quality against the constraint, and Table S0, each configuration from stage to stage; with
+) -> Iterator[Item]:
+    """Yield Figure S1, quality against the constraint, and Table S0, each configuration from stage to stage; with
     `advice` its notes have the commands for what is missing."""
-    if not journeys:
-        return []
-    return [*_figure(journeys, metrics), _table(inputs, journeys, metrics, advice=advice)]
+    if journeys:
+        yield from _figures(journeys, metrics)
+        yield _table(inputs, journeys, metrics, advice=advice)
 
 
-def _figure(journeys: Sequence[Journey], metrics: Compared) -> list[Figure]:
+def _figures(journeys: Sequence[Journey], metrics: Compared) -> Iterator[Figure]:
+    """A figure for each model that has points; the last has the notes."""
     quality, constraint = metrics.quality, metrics.constraint
     models = list(dict.fromkeys(one.model for one in journeys))
-    drawn: list[tuple[str, str, str]] = []
-    most_ways, most_spots = 0, 0
-    for model in models:
-        ways = _ways([one for one in journeys if one.model == model], quality, constraint)
-        if not ways:
-            continue
-        alt = _alt(model, ways, quality, constraint)
+    found = {model: _ways([one for one in journeys if one.model == model], metrics) for model in models}
+    drawn = {model: ways for model, ways in found.items() if ways}
+    notes = "Lines: 95 % intervals." if constraint is None else "Crosses: 95 % intervals. Up and right is better."
+    if constraint is not None and any(len(way.spots) > 1 for ways in drawn.values() for way in ways):
+        notes += " Arrows: from the untrained model, stage by stage."
+    if constraint is not None and any(len(ways) > 1 for ways in drawn.values()):
+        notes += " The ring marks the best; a broken line joins what nothing else beats in both."
+    for place, (model, ways) in enumerate(drawn.items()):
+        label, title = "S1", sentence(_pair_title(metrics))
+        if len(drawn) > 1:
+            label, title = f"S1{letter(place)}", f"{title}, {model}"
+        alt = _alt(model, ways, metrics)
         named = f"{model}: {titled(quality)}" if len(models) > 1 else titled(quality)
         if constraint is None:
-            spots = [(way.name if len(ways) > 1 else "", spot) for way in ways for spot in way.spots]
-            names = [f"{name} {spot.name}".strip() for name, spot in spots]
-            svg = charts.spans(
-                list(dict.fromkeys(names)),
-                [_span(spot) for spot in {n: s for n, (_, s) in zip(names, spots, strict=True)}.values()],
-                alt=alt,
-                x_title=titled(quality),
-            )
+            spots = {f"{way.name if len(ways) > 1 else ''} {s.name}".strip(): s for way in ways for s in way.spots}
+            values = [(s.y, *(s.y_interval if math.isfinite(s.y_interval[0]) else (s.y, s.y))) for s in spots.values()]
+            svg = charts.spans(list(spots), values, alt=alt, x_title=titled(quality))
         else:
             axes = (_axis(titled(constraint), constraint), _axis(named, quality))
             svg = charts.ways(ways, alt=alt, x_axis=axes[0], y_axis=axes[1], front=_front(ways, quality, constraint))
-        drawn.append((model, svg, alt))
-        most_ways = max(most_ways, len(ways))
-        most_spots = max(most_spots, *(len(way.spots) for way in ways))
-    if not drawn:
-        return []
-    title = quality.title if constraint is None else f"{quality.title} against {constraint.title}"
-    note = "Crosses: 95 % intervals. Up and right is better."
-    if most_spots > 1:
-        note += " Arrows: from the untrained model, stage by stage."
-    if most_ways > 1:
-        note += " The ring marks the best; a broken line joins what nothing else beats in both."
-    notes = (note,) if constraint is not None else ("Lines: 95 % intervals.",)
-    found = []
-    for place, (model, svg, alt) in enumerate(drawn):
-        label = f"S1{letter(place)}" if len(drawn) > 1 else "S1"
-        name = f"{title}, {model}" if len(drawn) > 1 else title
-        found.append(Figure(label, name[:1].upper() + name[1:], svg, alt, notes if place == len(drawn) - 1 else ()))
-    return found
+        yield Figure(label, title, svg, alt, (notes,) if place == len(drawn) - 1 else ())
+
+
+def _pair_title(metrics: Compared) -> str:
+    against = "" if metrics.constraint is None else f" against {metrics.constraint.title}"
+    return metrics.quality.title + against
 
 
 def _axis(title: str, metric: Metric) -> charts.AxisText:
-    text = charts.percent_text if _is_share(metric) else charts.tick_text
+    text = charts.percent_text if is_share(metric) else charts.tick_text
     return charts.AxisText(title, text, metric.better == "lower")
 
 
-def _span(spot: charts.Spot) -> tuple[float, float, float]:
-    low, high = spot.y_interval
-    return (spot.y, low, high) if math.isfinite(low) else (spot.y, spot.y, spot.y)
-
-
-def _ways(journeys: Sequence[Journey], quality: Metric, constraint: Metric | None) -> list[charts.Way]:
-    """The way of each configuration whose end has both metrics."""
-    best, found = best_of(journeys, quality), []
-    needed = [quality.name, *([constraint.name] if constraint else [])]
+def _ways(journeys: Sequence[Journey], metrics: Compared) -> list[charts.Way]:
+    """The way of each configuration whose end has both metrics; without a constraint x is the quality too."""
+    best = best_of(journeys, metrics.quality)
+    up, across = metrics.quality.name, (metrics.constraint or metrics.quality).name
+    found = []
     for one in journeys:
-        if not set(needed) <= set(one.end.changes):
-            continue
-        spots = tuple(_spot(o, quality, constraint) for o in one.path if set(needed) <= set(o.changes))
-        found.append(charts.Way(one.name, spots, best=one is best and len(journeys) > 1))
+        spots = [
+            charts.Spot(after.stage, x.value, y.value, (x.low, x.high), (y.low, y.high))
+            for after in one.path
+            if (y := after.changes.get(up)) and (x := after.changes.get(across))
+        ]
+        if {up, across} <= set(one.end.changes):
+            found.append(charts.Way(one.name, tuple(spots), best=one is best and len(journeys) > 1))
     return found
 
 
-def _spot(outcome: Outcome, quality: Metric, constraint: Metric | None) -> charts.Spot:
-    up = outcome.changes[quality.name]
-    across = up if constraint is None else outcome.changes[constraint.name]
-    return charts.Spot(outcome.stage, across.value, up.value, (across.low, across.high), (up.low, up.high))
-
-
-def _alt(model: str, ways: Sequence[charts.Way], quality: Metric, constraint: Metric | None) -> str:
+def _alt(model: str, ways: Sequence[charts.Way], metrics: Compared) -> str:
     """The figure of a model in words."""
-    title = quality.title if constraint is None else f"{quality.title} against {constraint.title}"
     if len(ways) == 1:
-        return f"{model}, {title}: {ways[0].name}, {', '.join(_said(s, quality, constraint) for s in ways[0].spots)}"
+        said = ", ".join(_said(spot, metrics) for spot in ways[0].spots)
+        return f"{model}, {_pair_title(metrics)}: {ways[0].name}, {said}"
     ends = {way.name: way.spots[-1] for way in ways}
-    text = f"{model}: {title}, {len(ways)} configurations"
-    if constraint is not None:
-        front = _front(ways, quality, constraint)
+    text = f"{model}: {_pair_title(metrics)}, {len(ways)} configurations"
+    if metrics.constraint is not None:
+        front = _front(ways, metrics.quality, metrics.constraint)
         text += f"; nothing beats {', '.join(name for name, spot in ends.items() if spot in front)} in both"
-    return f"{text}; {', '.join(f'{name} {_said(spot, quality, constraint)}' for name, spot in ends.items())}"
+    return f"{text}; {', '.join(f'{name} {_said(spot, metrics)}' for name, spot in ends.items())}"
 
 
-def _said(spot: charts.Spot, quality: Metric, constraint: Metric | None) -> str:
+def _said(spot: charts.Spot, metrics: Compared) -> str:
     """A point in words."""
-    at = "" if constraint is None else f" at {show(constraint, spot.x)}"
-    return f"{spot.name} {show(quality, spot.y)}{at}"
+    at = "" if metrics.constraint is None else f" at {show(metrics.constraint, spot.x)}"
+    return f"{spot.name} {show(metrics.quality, spot.y)}{at}"
 
 
 def _front(ways: Sequence[charts.Way], quality: Metric, constraint: Metric) -> list[charts.Spot]:
     """The ends that no other beats in both metrics, by the constraint."""
-    signs = [-1.0 if metric.better == "lower" else 1.0 for metric in (constraint, quality)]
-    values = [(signs[0] * way.spots[-1].x, signs[1] * way.spots[-1].y, way.spots[-1]) for way in ways]
-    front = [
-        (x, y, spot) for x, y, spot in values if not any(a >= x and b >= y and (a, b) != (x, y) for a, b, _ in values)
-    ]
-    return [spot for _, _, spot in sorted(front, key=lambda one: one[:2])]
+    x_sign, y_sign = (-1.0 if metric.better == "lower" else 1.0 for metric in (constraint, quality))
+    ends = [((x_sign * spot.x, y_sign * spot.y), spot) for spot in (way.spots[-1] for way in ways)]
+    front = pareto_front(point for point, _ in ends)
+    return [spot for point, spot in sorted(ends, key=lambda end: end[0]) if point in front]
 
 
 def _table(inputs: ReportInputs, journeys: Sequence[Journey], metrics: Compared, *, advice: bool) -> Table:
     """Table S0: the untrained model, then each configuration after each stage; the best end of each model first."""
-    columns = ["Model", "Configuration", "After stage"]
-    pair = [metrics.quality, *([metrics.constraint] if metrics.constraint else [])]
-    for metric in pair:
-        unit = ", points" if _is_share(metric) else ""
-        columns += [titled(metric), f"against untrained{unit}"]
-    rows: list[tuple[Cell, ...]] = []
-    for model in dict.fromkeys(one.model for one in journeys):
+    quality = metrics.quality
+    pair = [quality, *([metrics.constraint] if metrics.constraint else [])]
+    measured = [title for one in pair for title in (titled(one), f"against untrained{', points' * is_share(one)}")]
+    rows = []
+    models = list(dict.fromkeys(one.model for one in journeys))
+    for model in models:
         mine = [one for one in journeys if one.model == model]
-        best = best_of(mine, metrics.quality)
-        sign = -1.0 if metrics.quality.better == "higher" else 1.0
-        mine.sort(key=lambda one: _rank(one, metrics.quality, sign))
+        best = best_of(mine, quality)
+        mine.sort(key=lambda one: _rank(one, quality))
         start = next((one.start for one in mine if one.start is not None), None)
-        if start is None:
-            blank = empty(untrained_command(inputs, model), "not evaluated")
-            rows.append((words(model), words("untrained"), DASH, *[blank, DASH] * len(pair), DASH, DASH))
-        else:
-            values = [cell for metric in pair for cell in (_value(inputs, start, metric), DASH)]
-            rows.append((words(model), words("untrained"), DASH, *values, DASH, DASH))
+        blank = empty(untrained_command(inputs, model), "not evaluated") if start is None else DASH
+        values = [blank if start is None else _value(inputs, start, metric) for metric in pair]
+        rows.append([model, "untrained", DASH, *(cell for value in values for cell in (value, DASH)), DASH, DASH])
         seen: set[tuple[str, ...]] = set()
         for one in mine:
             for outcome in one.stages:
                 if outcome.key in seen:
                     continue
                 seen.add(outcome.key)
-                others = [other for other in mine if outcome.key in [stage.key for stage in other.stages]]
-                name = one.name if len(others) == 1 else f"the first stage of {len(others)}"
-                cells = [
-                    cell for metric in pair for cell in (_value(inputs, outcome, metric), _changed(outcome, metric))
-                ]
+                sharing = sum(outcome.key in [stage.key for stage in other.stages] for other in mine)
+                name = one.name if sharing == 1 else f"the first stage of {sharing}"
                 winner = one is best and outcome is one.end and len(mine) > 1
-                row = (words(model), Cell(name, best=winner), words(outcome.stage), *cells)
-                minutes = number(outcome.minutes, plain(1)) if outcome.minutes is not None else DASH
-                worse = "; ".join(map(_worse, _worsened(outcome, metrics)))
-                rows.append((*row, minutes, words(worse) if worse else DASH))
-    if len({row[0].text for row in rows}) == 1:
-        rows, columns = [row[1:] for row in rows], columns[1:]
-    notes = [
-        "Against untrained: the difference with its 95 % interval; better and worse where p, adjusted by Holm over the "
-        f"rows, is below 0.05. {_arrows(pair)}",
-        *_rewarded(inputs, metrics),
-        *(_to_judge(inputs, metrics) if advice else ()),
-        *([f"{metrics.unmeasured.title} cannot be measured on this data."] if metrics.unmeasured else []),
-    ]
-    return Table("S0", "What was found", (*columns, "Minutes", "Worse than untrained"), tuple(rows), tuple(notes))
-
-
-def _arrows(pair: Sequence[Metric]) -> str:
+                cells = [c for metric in pair for c in (_value(inputs, outcome, metric), _changed(outcome, metric))]
+                minutes = number(outcome.minutes, plain(1))
+                worse = "; ".join(map(_worse, _worsened(outcome, metrics))) or DASH.text
+                rows.append([model, Cell(name, best=winner), outcome.stage, *cells, minutes, worse])
+    columns = ["Model", "Configuration", "After stage", *measured, "Minutes", "Worse than untrained"]
+    first = 1 if len(models) == 1 else 0
     kinds = {"↓ lower is better" if metric.better == "lower" else "↑ higher is better" for metric in pair}
-    return f"{', '.join(sorted(kinds))}."
+    return table(
+        "S0",
+        "What was found",
+        columns[first:],
+        [row[first:] for row in rows],
+        "Against untrained: the difference with its 95 % interval; better and worse where p, adjusted by Holm over the "
+        f"rows, is below 0.05. {', '.join(sorted(kinds))}.",
+        _rewarded(inputs, metrics),
+        _to_judge(inputs, metrics) if advice else "",
+        f"{metrics.unmeasured.title} cannot be measured on this data." if metrics.unmeasured else "",
+    )
 
 
-def _rewarded(inputs: ReportInputs, metrics: Compared) -> list[str]:
+def _rewarded(inputs: ReportInputs, metrics: Compared) -> str:
     """A note if training rewards what is shown as quality."""
     names = {name for run in inputs.trained for stage in run.config["stages"].values() for name in stage["rewards"]}
     quality = metrics.quality
-    if quality.name not in names and quality.column not in names:
-        return []
+    if not {quality.name, quality.column} & names:
+        return ""
     why = "" if metrics.judged else ": no judge has scored the quality"
-    return [f"{quality.title} is also a reward of training here{why}."]
+    return f"{quality.title} is also a reward of training here{why}."
 
 
-def _to_judge(inputs: ReportInputs, metrics: Compared) -> list[str]:
+def _to_judge(inputs: ReportInputs, metrics: Compared) -> str:
     """A note with the commands that judge the rest, if a judge scored a part of what is compared."""
-    if not (sentence := _partly_judged(metrics)):
-        return []
     commands = dict.fromkeys(judge_command(inputs, one) for one in metrics.unjudged)
-    return [f"{sentence} To judge the rest: {'; '.join(commands)}."]
+    return f"{said} To judge the rest: {'; '.join(commands)}." if (said := _partly_judged(metrics)) else ""
 
 
-def _rank(one: Journey, quality: Metric, sign: float) -> float:
-    change = one.end.changes.get(quality.name)
+def _rank(one: Journey, quality: Metric) -> float:
+    """The place of a configuration in the table: the best first, those without the quality last."""
+    change, sign = one.end.changes.get(quality.name), -1.0 if quality.better == "higher" else 1.0
     return math.inf if change is None else sign * change.value
 
 
@@ -359,7 +331,7 @@ def _value(inputs: ReportInputs, outcome: Outcome, metric: Metric) -> Cell:
     first, change = outcome.evaluations[0], outcome.changes.get(metric.name)
     if change is None:
         return empty(judge_command(inputs, first) if metric.name == COMPOSITE else first.command, "not known")
-    return number(change.value, lambda value: show(metric, value), first.source(metric.name))
+    return Cell(change.text, change.value, first.source(metric.name))
 
 
 def _changed(outcome: Outcome, metric: Metric) -> Cell:
@@ -367,8 +339,82 @@ def _changed(outcome: Outcome, metric: Metric) -> Cell:
     change = outcome.changes.get(metric.name)
     if change is None or not math.isfinite(change.delta):
         return DASH
-    text = _difference(metric, change.delta)
+    text = difference(metric, change.delta)
     if math.isfinite(change.delta_low):
-        low, high = (_difference(metric, value) for value in (change.delta_low, change.delta_high))
-        text += f" [{low}, {high}]"
+        text += f" [{difference(metric, change.delta_low)}, {difference(metric, change.delta_high)}]"
     return Cell(f"{text} {change.direction}", change.delta)
+
+
+def trade_off_items(inputs: ReportInputs, metrics: Compared) -> Iterator[Item]:
+    """Yield Table S18 and Figure S5: the constraint against the quality at every validation. Nothing where the task has
+    no constraint, where higher is not better in both, and where no run has validations with both or constraints."""
+    quality, constraint = metrics.quality, metrics.constraint
+    if constraint is None or {quality.better, constraint.better} != {"higher"}:
+        return
+    keys = (f"validation/{constraint.name}", f"validation/{quality.name}")
+    ways: dict[str, list[Point]] = {
+        run.name: [(float(row[keys[0]]), float(row[keys[1]])) for row in run.rows_with(*keys)] for run in inputs.trained
+    }
+    if not any(ways.values()) and not any(map(_constraints, inputs.trained)):
+        return
+    rows = []
+    for run in inputs.trained:
+        ends = [run.last.metric(metric.name) for metric in (constraint, quality)]
+        x, y = ends
+        rows.append(
+            [
+                run.name,
+                run.last.cell(constraint.name, lambda value: show(constraint, value)),
+                run.last.cell(quality.name, lambda value: show(quality, value)),
+                DASH if x is None or y is None else number(hypervolume([(float(x), float(y))]), plain(3)),
+                number(hypervolume(way) if (way := ways[run.name]) else None, plain(3)),
+                _last_cost(run),
+                _constraints(run) or DASH,
+            ]
+        )
+    yield table(
+        "S18",
+        "Constraint and quality",
+        (
+            *("Run", titled(constraint), titled(quality), "Hypervolume, end", "Hypervolume, steps"),
+            *("Cost in reward", "Constraints"),
+        ),
+        rows,
+        f"Hypervolume: the area between 0 and what nothing beats in both {constraint.title} and {quality.title}, for "
+        "the test split at the end, and for all validations. Cost: the best reward of a group of rollouts less the "
+        f"best that meets the constraints. Constraints: mean of the last {LAST} steps, with the multiplier.",
+        better={"Hypervolume, end": "higher", "Hypervolume, steps": "higher", "Cost in reward": "lower"},
+    )
+    if series := [charts.PlotSeries(name, tuple(way)) for name, way in ways.items() if way]:
+        ends_said = (f"{one.name} ends at {one.values[-1][1]:.3f} and {one.values[-1][0]:.1%}" for one in series)
+        title = f"{_pair_title(metrics)}, at every validation"
+        alt = f"{_pair_title(metrics)} at every validation: {', '.join(ends_said)}"
+        svg = charts.scatter(series, alt=alt, x_title=titled(constraint), y_title=titled(quality))
+        yield Figure("S5", sentence(title), svg, alt)
+
+
+def _last_cost(run: TrainedRun) -> Cell:
+    values = _last(run, "constraint/cost")
+    source = CellSource(run.paths.metrics, "mean of the last constraint/cost")
+    return number(fmean(values), plain(4), source) if values else DASH
+
+
+def _last(run: TrainedRun, key: str) -> list[float]:
+    return [float(row[key]) for row in run.rows_with(key, last=LAST)]
+
+
+def _constraints(run: TrainedRun) -> str:
+    """How the constraints of the last stage stood at its end, in words; empty without any."""
+    stage = list(run.config["stages"].values())[-1]
+    try:
+        constraints = parse_constraints(str(stage.get("constraints", "")))
+    except UsageError:
+        return ""
+    parts = []
+    for one in constraints:
+        found = _last(run, f"constraint/{one.slug}/{'mean' if one.level is None else 'share'}")
+        weights = _last(run, f"constraint/{one.slug}/multiplier")
+        if found:
+            value = f"{fmean(found):.3g}" if one.level is None else f"{fmean(found):.1%} of {one.level:.0%}"
+            parts.append(f"{one.text}: {value}" + (f" (x {fmean(weights):.2f})" if weights else ""))
+    return "; ".join(parts)

@@ -1,4 +1,5 @@
-"""What was done: data, judged metrics, signals and settings of the runs (Tables 1-3, 7, 9 and S8)."""
+"""What was done, and what a report rests on: data, judged metrics, signals and settings of the runs (Tables 1-3, 7, 9
+and S8), provenance (S3), what was left out (S2), and the limits of what it shows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,8 +8,9 @@ from typing import Any
 
 from smolsum.config.presets import leaves
 from smolsum.errors import SmolsumError
-from smolsum.report.collect import ReportInputs, TrainedRun
-from smolsum.report.document import DASH, Cell, CellSource, Table, empty, number, plain, shortened, words
+from smolsum.report.collect import LeftOut, ReportInputs, TrainedRun
+from smolsum.report.document import DASH, Cell, CellSource, Table, empty, number, plain, shortened, table
+from smolsum.report.results import ConfigurationResult
 from smolsum.report.shell_commands import judge_command, train_command
 from smolsum.rewards import FACTS
 from smolsum.runs.evaluation_records import SUMMARY, Judging
@@ -63,31 +65,29 @@ def data_tables(inputs: ReportInputs, *, prompts: str = "Prompt", references: bo
     """
     first = inputs.evaluations[0]
     corpora = {run.model: run for run in inputs.trained if run.info.corpus is not None}
-    some = next(iter(corpora.values()), None)
-    sizes: list[tuple[Cell, ...]] = []
-    for split in ("train", "validation", "test"):
-        if some is not None:
-            cell = _corpus_cell(some, split, "examples")
-        elif split == "test":
-            cell = number(first.summary.n, plain(0), CellSource(first.folder / SUMMARY, "n"))
-        else:
-            cell = empty(train_command(inputs, inputs.models[0]))
-        sizes.append((words(split.title()), cell))
+    splits = ("train", "validation", "test")
+    if some := next(iter(corpora.values()), None):
+        sizes = [_corpus_cell(some, split, "examples") for split in splits]
+    else:
+        lack = empty(train_command(inputs, inputs.models[0]))
+        sizes = [lack, lack, number(first.summary.n, plain(0), CellSource(first.folder / SUMMARY, "n"))]
     path = inputs.trained[0].config["data"]["path"] if inputs.trained else "the baselines' data"
-    tables = [Table("1", f"Split sizes of {path}", ("Split", "Examples"), tuple(sizes))]
+    tables = [
+        table("1", f"Split sizes of {path}", ("Split", "Examples"), zip(map(str.title, splits), sizes, strict=True))
+    ]
     for label, of, split, title in (
         ("1b", "references", "test", "Reference tokens, test split"),
         ("1c", "posts", "train", f"{prompts} tokens without system prompt, train split"),
     ):
-        rows: list[tuple[Cell, ...]] = []
+        lengths = []
         for model in inputs.trainable:
-            run = corpora.get(model)
-            if run is not None and _corpus(run, split, of) is not None:
-                rows.append((words(model), *(_corpus_cell(run, split, of, size) for size in _SIZES)))
-            elif run is None and (of != "references" or references):
-                rows.append((words(model), *[empty(train_command(inputs, model))] * len(_SIZES)))
-        if rows:
-            tables.append(Table(label, title, ("Tokenizer", *map(str.title, _SIZES)), tuple(rows)))
+            if (of_model := corpora.get(model)) is None:
+                if of != "references" or references:
+                    lengths.append([model, *[empty(train_command(inputs, model))] * len(_SIZES)])
+            elif _corpus(of_model, split, of) is not None:
+                lengths.append([model, *(_corpus_cell(of_model, split, of, size) for size in _SIZES)])
+        if lengths:
+            tables.append(table(label, title, ("Tokenizer", *map(str.title, _SIZES)), lengths))
     return [*tables, _first_prompts(inputs, prompts)]
 
 
@@ -103,8 +103,7 @@ def _corpus_cell(run: TrainedRun, *keys: str) -> Cell:
 
 
 def _first_prompts(inputs: ReportInputs, called: str) -> Table:
-    columns: tuple[str, ...] = ("Example", f"{called} (truncated)", "Reference")
-    title = f"The first {called.lower()}s with their references"
+    columns, title = ("Example", f"{called} (truncated)", "Reference"), f"The first {called.lower()}s"
     for run in inputs.trained:
         path = run.paths.completions(1)
         try:
@@ -113,47 +112,43 @@ def _first_prompts(inputs: ReportInputs, called: str) -> Table:
             continue
         if not asked:
             continue
-        if not any(row.references for row in asked):
-            columns, title = columns[:2], f"The first {called.lower()}s"
-        rows = tuple(
-            (
-                words(row.prompt_id),
+        rows = [
+            [
+                row.prompt_id,
                 Cell(_excerpt(row.messages[-1].content), source=CellSource(path, "messages")),
-                words(_excerpt(" / ".join(row.references))),
-            )[: len(columns)]
+                _excerpt(" / ".join(row.references)),
+            ]
             for row in asked
-        )
-        return Table("2", title, columns, rows)
-    lack = empty(train_command(inputs, inputs.models[0]))
-    if inputs.trained:
-        lack = words("not known: no run has the completions of its first step whole")
-    return Table("2", title, columns, ((lack,) * 3,))
+        ]
+        if any(row.references for row in asked):
+            return table("2", f"{title} with their references", columns, rows)
+        return table("2", title, columns[:2], (row[:2] for row in rows))
+    unknown = Cell("not known: no run has the completions of its first step whole")
+    lack = unknown if inputs.trained else empty(train_command(inputs, inputs.models[0]))
+    return table("2", f"{title} with their references", columns, [[lack] * 3])
 
 
 def _excerpt(text: str) -> str:
     return shortened(" ".join(text.split()), _MAX_LETTERS)
 
 
-def judged_metrics_tables(inputs: ReportInputs) -> list[Table]:
-    """Return Table 3: what is judged, the score that passes, and the fingerprint of each prompt; nothing for a task
-    without a judge."""
-    if not inputs.criteria:
-        return []
+def judged_metrics_table(inputs: ReportInputs) -> Table:
+    """Return Table 3: what is judged, the score that passes, and the fingerprint of each prompt; no row for a
+    task without a judge."""
     judged = next((e for e in inputs.evaluations if e.judge), None)
-    rows: list[tuple[Cell, ...]] = []
+    rows = []
     for name in inputs.criteria:
-        head = (words(name.title()), words(MEASURES.get(name, DASH.text)))
-        if judged is None:
-            rows.append((*head, *[empty(judge_command(inputs, inputs.evaluations[0]))] * 2))
-            continue
-        judging, path = judged.summary.judging or Judging(), judged.folder / SUMMARY
-        threshold = number(judging.thresholds.get(name), plain(2), CellSource(path, f"judging.thresholds.{name}"))
-        prompt = judging.prompts.get(name, DASH.text)[:8]
-        rows.append((*head, threshold, Cell(prompt, source=CellSource(path, f"judging.prompts.{name}"))))
-    n = len(inputs.criteria)
-    rows.append((words("Composite"), words(f"Sum of all {n}, at most {n}.0"), DASH, DASH))
+        cells = [empty(judge_command(inputs, inputs.evaluations[0]))] * 2
+        if judged is not None:
+            judging, path = judged.summary.judging or Judging(), judged.folder / SUMMARY
+            threshold = number(judging.thresholds.get(name), plain(2), CellSource(path, f"judging.thresholds.{name}"))
+            prompt = judging.prompts.get(name, DASH.text)[:8]
+            cells = [threshold, Cell(prompt, source=CellSource(path, f"judging.prompts.{name}"))]
+        rows.append([name.title(), MEASURES.get(name, DASH.text), *cells])
+    if n := len(inputs.criteria):
+        rows.append(["Composite", f"Sum of all {n}, at most {n}.0", DASH, DASH])
     note = f"Judge: {inputs.judge}." if inputs.judge else "No evaluation here has been judged."
-    return [Table("3", "Judged metrics", ("Metric", "What it measures", "Passes from", "Prompt"), tuple(rows), (note,))]
+    return table("3", "Judged metrics", ("Metric", "What it measures", "Passes from", "Prompt"), rows, note)
 
 
 def signals_table(inputs: ReportInputs, always: Sequence[str] = ()) -> Table:
@@ -167,34 +162,37 @@ def signals_table(inputs: ReportInputs, always: Sequence[str] = ()) -> Table:
     own = {name: one for e in inputs.evaluations for name, one in e.summary.signals.items()}
     known = {name: (facts.title or name, facts.range, facts.meaning) for name, facts in FACTS.items()}
     known |= {name: (name, one.get("range", ""), one.get("meaning", "")) for name, one in own.items()}
-    rows = []
-    for name in dict.fromkeys((*always, *used)):
-        described = known.get(name, (name, DASH.text, DASH.text))
-        rows.append(tuple(map(words, (*described, "yes" if name in used else "no"))))
-    return Table("7", "Reward signals", ("Signal", "Range", "What it measures", "Used here"), tuple(rows))
+    rows = (
+        [*known.get(name, (name, DASH.text, DASH.text)), "yes" if name in used else "no"]
+        for name in dict.fromkeys((*always, *used))
+    )
+    return table("7", "Reward signals", ("Signal", "Range", "What it measures", "Used here"), rows)
 
 
 def settings_table(inputs: ReportInputs) -> Table:
     """Return Table 9: the settings, each with all its values in these runs."""
-    rows = []
+    cells: dict[str, Cell] = {}
     for title, key in HYPERPARAMETERS:
         found: dict[str, CellSource] = {}
         for run in inputs.trained:
             if value := _value(run.config, key):
                 found.setdefault(value, _source(run, key))
         if found:
-            rows.append((words(title), Cell(" | ".join(found), source=next(iter(found.values())))))
+            cells[title] = Cell(" | ".join(found), source=next(iter(found.values())))
         elif not inputs.trained:
-            rows.append((words(title), empty(train_command(inputs, inputs.models[0]))))
+            cells[title] = empty(train_command(inputs, inputs.models[0]))
         if key == BEFORE_EPOCHS and (epochs := _epochs_cell(inputs.trained)) is not None:
-            rows.append((words(EPOCHS), epochs))
+            cells[EPOCHS] = epochs
     several = "Several values: not all runs share it; the table of differences says which run has which."
-    notes = [several] if len(inputs.trained) > 1 else []
-    if any(", then " in row[1].text for row in rows):
-        notes.append("Then: from stage to stage.")
-    if any(row[0].text == EPOCHS for row in rows):
-        notes.append(EPOCHS_NOTE)
-    return Table("9", "GRPO hyperparameters", ("Hyperparameter", "Value"), tuple(rows), tuple(notes))
+    return table(
+        "9",
+        "GRPO hyperparameters",
+        ("Hyperparameter", "Value"),
+        cells.items(),
+        several if len(inputs.trained) > 1 else "",
+        "Then: from stage to stage." if any(", then " in cell.text for cell in cells.values()) else "",
+        EPOCHS_NOTE if EPOCHS in cells else "",
+    )
 
 
 def _epochs(run: TrainedRun, stage: str) -> float | None:
@@ -244,19 +242,16 @@ def _source(run: TrainedRun, key: str) -> CellSource:
     return CellSource(run.paths.config, f"stages.{stage}.{own}" if own in run.config["stages"][stage] else key)
 
 
-def stage_settings_tables(inputs: ReportInputs, *, signals: bool = True, every: bool = False) -> list[Table]:
+def stage_settings_table(inputs: ReportInputs, *, signals: bool = True, every: bool = False) -> Table:
     """Return Table 9b: the stages of every run that has several, or of `every` run. Without `signals`, only of runs
     whose stages differ in more than their signals."""
     staged = [run for run in inputs.trained if every or _differ(run.config, signals=signals)]
-    if not staged:
-        return []
     mixed = any(stage.get("mix") for run in staged for stage in run.config["stages"].values())
     rows = [_stage(run, name, mixed=mixed) for run in staged for name in run.config["stages"]]
-    mix = ("Mix of prompts",) if mixed else ()
-    settings = ("Temperature", "Learning rate", "KL beta (β)", *mix, "Signals and weights")
+    settings = ("Temperature", "Learning rate", "KL beta (β)", *["Mix of prompts"] * mixed, "Signals and weights")
     columns = ("Run", "Stage", "Steps", "Epochs", *settings)
-    notes = (EPOCHS_NOTE,) if any(row[columns.index("Epochs")] is not DASH for row in rows) else ()
-    return [Table("9b", "Stages", columns, tuple(rows), notes, folded=len(rows) > MAX_UNFOLDED)]
+    note = EPOCHS_NOTE if any(row[columns.index("Epochs")] is not DASH for row in rows) else ""
+    return table("9b", "Stages", columns, rows, note, folded=len(rows) > MAX_UNFOLDED)
 
 
 def _differ(config: Mapping[str, Any], *, signals: bool) -> bool:
@@ -270,7 +265,7 @@ def _differ(config: Mapping[str, Any], *, signals: bool) -> bool:
     )
 
 
-def _stage(run: TrainedRun, name: str, *, mixed: bool) -> tuple[Cell, ...]:
+def _stage(run: TrainedRun, name: str, *, mixed: bool) -> list[object]:
     stage, path = run.config["stages"][name], run.paths.config
 
     def cell(text: str, field: str) -> Cell:
@@ -278,15 +273,15 @@ def _stage(run: TrainedRun, name: str, *, mixed: bool) -> tuple[Cell, ...]:
 
     own = [(_of_stage(run.config, stage, key), field) for key, field in OF_STAGES.items()]
     epochs = _epochs(run, name)
-    return (
-        words(run.name),
-        words(name),
+    return [
+        run.name,
+        name,
         number(run.info.steps[name], plain(0), CellSource(run.paths.info, f"steps.{name}")),
-        DASH if epochs is None else number(epochs, _epochs_text),
+        number(epochs, _epochs_text),
         *(cell(DASH.text if value is None else str(value), field) for value, field in own),
         *([cell(_shares(stage.get("mix") or {}, stage.get("mix_end")), "mix")] if mixed else []),
         cell(_shares(stage["rewards"], stage.get("rewards_end")), "rewards"),
-    )
+    ]
 
 
 def _shares(table: Mapping[str, float], end: Mapping[str, float] | None = None) -> str:
@@ -295,14 +290,61 @@ def _shares(table: Mapping[str, float], end: Mapping[str, float] | None = None) 
     return f"{own} to {_shares(end)}" if end else own
 
 
-def differences_tables(inputs: ReportInputs) -> list[Table]:
+def differences_table(inputs: ReportInputs) -> Table:
     """Return Table S8: every setting that not all runs share."""
-    flat = [leaves(run.config) for run in inputs.trained]
+    flat = [(run, leaves(run.config)) for run in inputs.trained]
     rows = []
-    for key in dict.fromkeys(key for settings in flat for key in settings if not key.startswith("run.")):
-        if len({str(settings.get(key)) for settings in flat}) > 1:
-            values = zip(inputs.trained, flat, strict=True)
-            cells = (Cell(str(s.get(key, DASH.text)), source=CellSource(run.paths.config, key)) for run, s in values)
-            rows.append((words(key), *cells))
+    for key in dict.fromkeys(key for _, settings in flat for key in settings if not key.startswith("run.")):
+        texts = [(run, str(settings.get(key, DASH.text))) for run, settings in flat]
+        if len({text for _, text in texts}) > 1:
+            rows.append([key, *(Cell(text, source=CellSource(run.paths.config, key)) for run, text in texts)])
     columns = ("Setting", *(run.name for run in inputs.trained))
-    return [Table("S8", "Settings that differ", columns, tuple(rows), folded=True)] if rows else []
+    return table("S8", "Settings that differ", columns, rows, folded=True)
+
+
+def provenance_table(inputs: ReportInputs) -> Table:
+    """Return Table S3: runs, test split, judge, versions and machines."""
+    first = inputs.evaluations[0]
+    path = first.folder / SUMMARY
+    judge = Cell(inputs.judge) if inputs.judge else empty(judge_command(inputs, first))
+    matchers = sorted({e.summary.meteor for e in inputs.evaluations if e.summary.meteor})
+    versions = sorted({str(run.info.versions.get("smolsum")) for run in inputs.trained})
+    machines = sorted({str(run.info.machine.get("system")) for run in inputs.trained})
+    rows = [
+        ("Runs", len(inputs.trained)),
+        ("Baselines", len(inputs.baselines)),
+        ("Models", ", ".join(inputs.models)),
+        ("Test split fingerprint", Cell(str(first.scores.origin.get("data")), source=CellSource(path, "data"))),
+        ("Examples", number(first.summary.n, plain(0), CellSource(path, "n"))),
+        ("Judge", judge if inputs.criteria else "the task has no judge"),
+        *([("METEOR", ", ".join(matchers))] if matchers else []),
+        ("smolsum", ", ".join(versions) or DASH),
+        ("Trained on", ", ".join(machines) or DASH),
+    ]
+    return table("S3", "Provenance", ("What", "Value"), rows)
+
+
+def left_out_table(left_out: Sequence[LeftOut]) -> Table:
+    """Return Table S2: what was given and is not in the report, with the reason."""
+    rows = [(one.name, one.reason, one.command or DASH) for one in left_out]
+    return table("S2", "Left out of this report", ("Run", "Why", "Command that helps"), rows)
+
+
+def limits(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> list[str]:
+    """Return what readers should keep in mind about these runs."""
+    found = list(inputs.notices)
+    if any(not one.seeds for one in results):
+        found.append(
+            "A configuration with one seed cannot show how much training varies; its p value is about examples."
+        )
+    if not inputs.criteria:
+        found.append("Training and evaluation measure the same: a reward that can be satisfied by a trick rises too.")
+    elif inputs.judge is None:
+        found.append("No judge has scored these runs: lengths and overlap say little about quality.")
+    else:
+        found.append(f"Quality is the opinion of one judge ({inputs.judge}); no human has scored these summaries.")
+    if any("exact+stem" in (e.summary.meteor or "") for e in inputs.evaluations):
+        found.append("METEOR matched words and stems without WordNet's synonyms.")
+    data = {run.config["data"]["path"] for run in inputs.trained}
+    found.append(f"One data set ({', '.join(sorted(data)) or 'that of the baselines'}), one split, greedy decoding.")
+    return found

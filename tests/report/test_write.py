@@ -10,7 +10,7 @@ import pytest
 from support.reports import edit_lines, figures, report_of
 from support.studies import CRITERIA, PATHS, judged, run
 
-from smolsum.report.render.html import script, style, to_html
+from smolsum.report.write import script, style, to_html
 
 Element = ElementTree.Element
 SVG = "{http://www.w3.org/2000/svg}"

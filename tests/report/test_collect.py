@@ -20,8 +20,8 @@ from smolsum.report.build import build
 from smolsum.report.collect import ReportInputs, gather
 from smolsum.report.compatibility import comparable
 from smolsum.report.document import Table
-from smolsum.report.render.html import to_html
 from smolsum.report.sections.training import change_tables
+from smolsum.report.write import to_html
 
 WEIGHTS = {"path": PATHS["lfm"], "dtype": "bfloat16", "weights": "w1"}
 SWAPS = (None, 7, -1, 1e300, math.nan, "x", [1], [], {"x": 1}, True)

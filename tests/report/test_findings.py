@@ -15,8 +15,7 @@ from support.studies import evaluation, judged, run
 from smolsum.report.collect import gather
 from smolsum.report.document import Figure, Page, Table
 from smolsum.report.outcomes import NO_DIFFERENCE
-from smolsum.report.render.html import to_html
-from smolsum.report.render.markdown import to_markdown
+from smolsum.report.write import to_html, to_markdown
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Metric
 

@@ -1,1 +1,0 @@
-"""A report as HTML, Markdown, LaTeX or JSON; `write` puts it on disk."""
