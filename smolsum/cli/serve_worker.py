@@ -74,7 +74,7 @@ def serve_worker(
         raise UsageError(f"--quantize {quantize}: 0, 4 or 8 bits", hint="--quantize 4")
     from smolsum.config.resolve import model_path
     from smolsum.tasks import TASKS
-    from smolsum.worker.listen import listen
+    from smolsum.worker.http_server import listen
 
     path = model_path(model, TASKS)
     if Path(path).exists():
