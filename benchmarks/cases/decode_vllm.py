@@ -10,9 +10,8 @@ from pathlib import Path
 
 from shapes import arguments, time_decoding
 
-from smolsum.worker.engines.vllm_flags import flags
-from smolsum.worker.engines.vllm_install import installed
 from smolsum.worker.engines.vllm_process import VllmClient, VllmProcess
+from smolsum.worker.engines.vllm_setup import flags, installed
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import typer
 from smolsum import console
 from smolsum.cli.options import VllmPythonFlag
 from smolsum.errors import UsageError
-from smolsum.worker.engines.vllm_flags import EXAMPLE, AddedFlags
+from smolsum.worker.engines.vllm_setup import EXAMPLE, AddedFlags
 
 
 def serve_worker(

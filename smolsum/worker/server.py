@@ -16,7 +16,7 @@ from smolsum.policy.load import Dtype
 from smolsum.worker.engines.base import Engine
 from smolsum.worker.engines.mlx import MlxEngine
 from smolsum.worker.engines.vllm import VllmEngine
-from smolsum.worker.engines.vllm_flags import NONE_ADDED, AddedFlags
+from smolsum.worker.engines.vllm_setup import NONE_ADDED, AddedFlags
 from smolsum.worker.http_server import HttpServer, url
 from smolsum.worker.openai_api import Chat
 from smolsum.worker.routes import app

@@ -21,7 +21,7 @@ from smolsum.errors import MachineError, UsageError
 from smolsum.policy.sampling import Completion, SampledToken
 from smolsum.worker.engines import die_with_owner
 from smolsum.worker.engines.base import EngineError
-from smolsum.worker.engines.vllm_install import how_to_install
+from smolsum.worker.engines.vllm_setup import how_to_install
 
 TIMEOUT_S = 900.0
 """that a server may take to start or to load weights; a large model with CUDA graphs needs minutes"""
