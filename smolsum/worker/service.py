@@ -247,41 +247,41 @@ class RWLock:
     def __init__(self, limit: int) -> None:
         self.limit, self.inside, self.waiting = limit, 0, 0
         self._closed = False
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
 
     @asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
         """Inside together with others."""
         self.waiting += 1
         try:
-            async with self._changed:
-                await self._changed.wait_for(lambda: not self._closed and self.inside < self.limit)
-                self.inside += 1
+            while self._closed or self.inside >= self.limit:
+                await self._changed.wait()
         finally:
             self.waiting -= 1
+        self.inside += 1
         try:
             yield
         finally:
             self.inside -= 1
-            await self._wake()
+            self._wake()
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
         """Inside alone."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._closed)
-            self._closed = True
+        while self._closed:
+            await self._changed.wait()
+        self._closed = True
         try:
-            async with self._changed:
-                await self._changed.wait_for(lambda: self.inside == 0)
+            while self.inside:
+                await self._changed.wait()
             yield
         finally:
             self._closed = False
-            await self._wake()
+            self._wake()
 
-    async def _wake(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 @dataclass

@@ -19,8 +19,15 @@ from smolsum.errors import UnreachableError
 from smolsum.rollout import pool as pool_module
 from smolsum.rollout.pool import Pool, RolloutBatch, share
 from smolsum.rollout.protocol import NEUTRAL_SAMPLING, Health, SampleRequest, SamplingTerms
-from smolsum.rollout.worker_client import ExpectedModel, PoolWorker, WorkerClient, WorkerError, check, check_probe
-from smolsum.rollout.workers_here import reserved_here
+from smolsum.rollout.worker_client import (
+    ExpectedModel,
+    PoolWorker,
+    WorkerClient,
+    WorkerError,
+    check,
+    check_probe,
+    reserved_here,
+)
 from smolsum.weights.delta import checksum
 from smolsum.weights.publish import Publisher, WeightsVersion
 
@@ -403,7 +410,7 @@ def test_memory_of_workers_on_this_machine_is_added_up(workers: Make) -> None:
 
 def test_a_worker_elsewhere_is_not_asked_for_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("smolsum.rollout.workers_here._reserved", lambda url: asked.append(url) or 1)
+    monkeypatch.setattr("smolsum.rollout.worker_client._reserved", lambda url: asked.append(url) or 1)
     own = socket.gethostbyname(socket.gethostname())
     assert reserved_here(f"http://192.0.2.1:8100,http://{own}:8100") == 1
     assert asked == [f"http://{own}:8100"]

@@ -78,7 +78,7 @@ def test_requests_of_two_bodies_share_a_batch(folder: Path, monkeypatch: pytest.
     def step() -> None:
         begun.set()
         if not together:  # the long one is held until the other has come
-            wait_until(lambda: not engine._inbox.empty())
+            wait_until(lambda: worker.get("/health").json()["queue"] == 2)
         together.append(len(engine._batch.rows))
         own()
 
