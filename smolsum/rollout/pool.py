@@ -231,11 +231,7 @@ class Pool:
         failed: WorkerError | None = None
         try:
             stream = worker.client.rollouts(
-                [pending.request for pending in taken],
-                taken[0].terms,
-                ExpectedWeights(worker.version, worker.weights),
-                vocab_size=worker.expected.facts["vocab_size"],
-                eos_ids=worker.expected.eos_ids,
+                [pending.request for pending in taken], taken[0].terms, ExpectedWeights(worker.version, worker.weights)
             )
             async for rollout in stream:
                 pending = still_open.pop(rollout.id)

@@ -42,14 +42,30 @@ class OtherVersionError(WorkerError):
     """The worker serves another policy version than the request was for."""
 
 
+@dataclass(frozen=True)
+class ExpectedModel:
+    """What the trainer has, and workers must serve."""
+
+    facts: Mapping[str, Any]
+    """`smolsum.policy.weights.identity` of the policy"""
+    longest: int
+    """tokens of the longest prompt and a completion together"""
+    eos_ids: frozenset[int] = frozenset()
+
+    @property
+    def dtype(self) -> str:
+        """Type of the weights."""
+        return str(self.facts["dtype"])
+
+
 class WorkerClient:
     """HTTP client of one worker, for one event loop.
 
     `timeout_s` is the longest time without an answer, or between two rollouts of a stream.
     """
 
-    def __init__(self, url: str, token: str | None, *, timeout_s: float) -> None:
-        self.url, self._timeout_s = url.rstrip("/"), timeout_s
+    def __init__(self, url: str, token: str | None, expected: ExpectedModel, *, timeout_s: float) -> None:
+        self.url, self.expected, self._timeout_s = url.rstrip("/"), expected, timeout_s
         self._http = httpx.AsyncClient(
             base_url=self.url,
             headers={"authorization": f"Bearer {token}"} if token else {},
@@ -85,9 +101,6 @@ class WorkerClient:
         requests: Sequence[protocol.SampleRequest],
         terms: protocol.SamplingTerms,
         expected: protocol.ExpectedWeights,
-        *,
-        vocab_size: int,
-        eos_ids: frozenset[int],
     ) -> AsyncIterator[protocol.RolloutAnswer | protocol.FailedRollout]:
         """Yield each rollout as it ends.
 
@@ -119,7 +132,7 @@ class WorkerClient:
                 if rollout.id not in open_ids:
                     raise self._nonsense(f"it sent a rollout {rollout.id[:40]!r} that was not requested")
                 if isinstance(rollout, protocol.RolloutAnswer):
-                    self._check(rollout, terms, expected, vocab_size, eos_ids)
+                    self._check(rollout, terms, expected)
                 open_ids.discard(rollout.id)
                 # each rollout extends the deadline; single bytes do not
                 deadline.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
@@ -128,21 +141,16 @@ class WorkerClient:
             raise self._nonsense(f"{len(open_ids)} of {len(requests)} rollouts are missing from its answer")
 
     def _check(
-        self,
-        rollout: protocol.RolloutAnswer,
-        terms: protocol.SamplingTerms,
-        expected: protocol.ExpectedWeights,
-        vocab_size: int,
-        eos_ids: frozenset[int],
+        self, rollout: protocol.RolloutAnswer, terms: protocol.SamplingTerms, expected: protocol.ExpectedWeights
     ) -> None:
-        ids, most = rollout.token_ids, terms.max_new_tokens
+        ids, most, vocab_size = rollout.token_ids, terms.max_new_tokens, self.expected.facts["vocab_size"]
         if len(ids) > most:
             raise self._nonsense(f"a rollout has {len(ids)} tokens, not at most {most}")
         if min(ids) < 0 or max(ids) >= vocab_size:
             raise self._nonsense(f"a rollout has token ids outside the vocabulary of {vocab_size}")
         if len(rollout.logprobs) != len(ids):
             raise self._nonsense(f"a rollout of {len(ids)} tokens has {len(rollout.logprobs)} log-probs")
-        if (rollout.finish_reason == "stop") != (ids[-1] in eos_ids):
+        if (rollout.finish_reason == "stop") != (ids[-1] in self.expected.eos_ids):
             raise self._nonsense(
                 f"a rollout that ends with token {ids[-1]} has finish_reason {rollout.finish_reason!r}"
             )
@@ -201,29 +209,11 @@ class WorkerClient:
         )
 
 
-@dataclass(frozen=True)
-class ExpectedModel:
-    """What the trainer has, and workers must serve."""
-
-    facts: Mapping[str, Any]
-    """`smolsum.policy.weights.identity` of the policy"""
-    longest: int
-    """tokens of the longest prompt and a completion together"""
-    eos_ids: frozenset[int] = frozenset()
-
-    @property
-    def dtype(self) -> str:
-        """Type of the weights."""
-        return str(self.facts["dtype"])
-
-
 @dataclass
 class PoolWorker:
     """A worker as the pool sees it. Lives in the pool's event loop; other threads only read it."""
 
-    url: str
     client: WorkerClient
-    expected: ExpectedModel
     state: State = "joining"
     version: int | None = None
     """that it serves, if known"""
@@ -242,6 +232,11 @@ class PoolWorker:
     """in a row"""
 
     @property
+    def url(self) -> str:
+        """As the user gave it."""
+        return self.client.url
+
+    @property
     def name(self) -> str:
         """Host and port."""
         return urlsplit(self.url).netloc
@@ -250,7 +245,7 @@ class PoolWorker:
         """Check that it is ready and serves the trainer's model; find out which version it has."""
         self.state, self.version = "joining", None
         health = await self.client.health()
-        check(self.url, health, self.expected)
+        check(self.url, health, self.client.expected)
         if health.state != "ready":
             raise WorkerError(f"{self.url} is {health.state}", hint=f"wait; its last error: {health.last_error}")
         if publisher.knows(health.version, health.weights):
@@ -278,7 +273,7 @@ class PoolWorker:
         probe = newest.version
         if probe.sequences:
             found = await self.client.logprobs(probe.sequences, protocol.ExpectedWeights(newest.number, newest.weights))
-            check_probe(self.url, found, probe.logprobs, self.expected.dtype)
+            check_probe(self.url, found, probe.logprobs, self.client.expected.dtype)
         self.version, self.weights = newest.number, newest.weights
 
 
@@ -286,7 +281,7 @@ async def preflight(urls: Sequence[str], token: str | None, expected: ExpectedMo
     """Check that every worker answers, serves the trainer's model and is named once. Raises WorkerError, UsageError."""
 
     async def instance(url: str) -> str:
-        client = WorkerClient(url, token, timeout_s=min(timeout_s, 30.0))
+        client = WorkerClient(url, token, expected, timeout_s=min(timeout_s, 30.0))
         try:
             health = await client.health()
             check(url, health, expected)

@@ -345,9 +345,7 @@ def error_body(status: int, error: Exception) -> dict[str, Any]:
     """Return the body of an error answer with this status, as OpenAI's clients read it; the hint is part of the
     message."""
     message, hint = getattr(error, "message", str(error)), getattr(error, "hint", None)
-    code = {401: "invalid_api_key"}.get(status)
-    if isinstance(error, UnknownModelError):
-        code = "model_not_found"
+    code = "model_not_found" if isinstance(error, UnknownModelError) else {401: "invalid_api_key"}.get(status)
     return {
         "error": {
             "message": f"{message} (hint: {hint})" if hint else message,

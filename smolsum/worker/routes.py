@@ -108,12 +108,7 @@ def app(service: Service, chat: Chat, *, token: str | None) -> ASGIApp:
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", model),
         ],
-        exception_handlers={
-            SmolsumError: _failure,
-            HTTPException: _failure,
-            ClientDisconnect: _disconnected,
-            Exception: _internal,
-        },
+        exception_handlers=dict.fromkeys((SmolsumError, HTTPException, ClientDisconnect, Exception), _failure),
     )
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,18 +128,21 @@ def _refusal(path: str, headers: dict[bytes, bytes], token: str | None) -> Respo
     if token is not None:
         if hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {token}".encode()):
             return None
-        return _error(path, 401, "the token is missing or wrong", "set SMOLSUM_WORKER_TOKEN to the worker's token")
+        hint = "set SMOLSUM_WORKER_TOKEN to the worker's token"
+        return _refused(path, 401, SmolsumError("the token is missing or wrong", hint=hint))
     host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
-    hint = "use 127.0.0.1 or localhost, or give the worker a token (SMOLSUM_WORKER_TOKEN)"
     try:
         here = is_loopback(f"http://{host}")
     except (httpx.InvalidURL, UnicodeError):
         here = False
     if not here:
-        return _error(path, 403, f"without a token this worker does not answer to the name {host[:80]!r}", hint)
-    if origin is not None and origin.decode("latin-1").lower() != f"http://{host}".lower():
-        return _error(path, 403, "without a token this worker does not answer other web pages", hint)
-    return None
+        said = f"without a token this worker does not answer to the name {host[:80]!r}"
+    elif origin is not None and origin.decode("latin-1").lower() != f"http://{host}".lower():
+        said = "without a token this worker does not answer other web pages"
+    else:
+        return None
+    hint = "use 127.0.0.1 or localhost, or give the worker a token (SMOLSUM_WORKER_TOKEN)"
+    return _refused(path, 403, SmolsumError(said, hint=hint))
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -200,34 +198,22 @@ STATUS: tuple[tuple[type[SmolsumError], int], ...] = (
 
 
 async def _failure(request: Request, error: Exception) -> Response:
-    path = request.url.path
-    if isinstance(error, HTTPException):
-        return _error(path, error.status_code, error.detail.lower(), "the paths are listed in docs/workers.md")
-    assert isinstance(error, SmolsumError)
-    # any other SmolsumError comes from a full or failing disk
-    status = next((status for kind, status in STATUS if isinstance(error, kind)), 507)
-    if _is_openais(path):
+    """Answer for an error; of a bug the server writes the traceback to the log."""
+    if isinstance(error, SmolsumError):
+        # any other SmolsumError comes from a full or failing disk
+        status, shown = next((status for kind, status in STATUS if isinstance(error, kind)), 507), error
+    elif isinstance(error, HTTPException):
+        status = error.status_code
+        shown = SmolsumError(error.detail.lower(), hint="the paths are listed in docs/workers.md")
+    elif isinstance(error, ClientDisconnect):
+        status, shown = 400, SmolsumError("the body was cut short", hint="send it again")
+    else:
+        what = f"internal worker error: {type(error).__name__}"
+        status, shown = 500, SmolsumError(what, hint="see the worker's log, and report it")
+    return _refused(request.url.path, status, shown)
+
+
+def _refused(path: str, status: int, error: SmolsumError) -> Response:
+    if path.startswith("/v1/") and path not in TRAINERS:
         return Json(error_body(status, error), status)
-    version = error.version if isinstance(error, ConflictError) else UNSET
-    return Json(ErrorAnswer(error.message, error.hint, version), status)
-
-
-async def _internal(request: Request, error: Exception) -> Response:
-    """Answer for a bug; the server writes the traceback to the log."""
-    what = f"internal worker error: {type(error).__name__}"
-    return _error(request.url.path, 500, what, "see the worker's log, and report it")
-
-
-async def _disconnected(request: Request, _: Exception) -> Response:
-    return _error(request.url.path, 400, "the body was cut short", "send it again")
-
-
-def _error(path: str, status: int, message: str, hint: str) -> Response:
-    if _is_openais(path):
-        return Json(error_body(status, SmolsumError(message, hint=hint)), status)
-    return Json(ErrorAnswer(message, hint), status)
-
-
-def _is_openais(path: str) -> bool:
-    """Return whether OpenAI's clients, not the trainer, send requests to this path."""
-    return path.startswith("/v1/") and path not in TRAINERS
+    return Json(ErrorAnswer(error.message, error.hint, getattr(error, "version", UNSET)), status)

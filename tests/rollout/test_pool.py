@@ -69,7 +69,7 @@ def pool_of(
     expected = ExpectedModel(FACTS, 100, frozenset([EOS]))
 
     def make_workers() -> list[PoolWorker]:
-        return [PoolWorker(w.url, WorkerClient(w.url, None, timeout_s=timeout_s), expected) for w in workers]
+        return [PoolWorker(WorkerClient(w.url, None, expected, timeout_s=timeout_s)) for w in workers]
 
     pool = Pool(make_workers, Publisher(anchor_every=anchor_every, metadata={"run": "test"}), retries=retries)
     pool.open()
@@ -130,7 +130,7 @@ def takes_part(pool: Pool, worker: int, *, least_version: int = 0) -> Callable[[
 
 def test_shares_follow_speed() -> None:
     """Equal ones at first, then in proportion to speed, counting what is under way; one rollout after a failure."""
-    slow, fast = (PoolWorker(f"http://{name}", Mock(), Mock()) for name in ("slow", "fast"))
+    slow, fast = (PoolWorker(Mock(url=f"http://{name}")) for name in ("slow", "fast"))
     slow.state = fast.state = "up"
     assert share(slow, [slow, fast], 20) == 10
     slow.tok_s, fast.tok_s, slow.under_way = 10.0, 30.0, 4

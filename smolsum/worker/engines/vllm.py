@@ -28,7 +28,7 @@ from smolsum.policy.sampling import Completion, SampledToken
 from smolsum.policy.weights import check_served, identity, served_arrays
 from smolsum.rollout.protocol import SampleRequest, SamplingTerms
 from smolsum.worker.engines.base import NEUTRAL, Engine, EngineError, ServedWeights, length_limit
-from smolsum.worker.engines.vllm_process import TIMEOUT_S, SilentError, VllmClient, VllmProcess
+from smolsum.worker.engines.vllm_process import TIMEOUT_S, SilentError, VllmServer
 from smolsum.worker.engines.vllm_setup import NONE_ADDED, AddedFlags, Installed, flags, installed
 
 PAUSES_S = (1, 2, 5, 15, 60)
@@ -77,8 +77,7 @@ class VllmEngine(Engine):
         self._adapters: Path | None = None
         self._serving, self._numbers = SERVED_NAME, count(1)
         self._narrated = 0.0
-        self.server: VllmProcess | None = None
-        self._api: VllmClient | None = None
+        self.server: VllmServer | None = None
         self._pushed = folder / "smolsum-weights"
         self._loading = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
@@ -99,11 +98,11 @@ class VllmEngine(Engine):
         await asyncio.shield(self._watch)
 
     @property
-    def api(self) -> VllmClient:
-        """The client of the running server."""
-        if self._api is None:
+    def api(self) -> VllmServer:
+        """The running server."""
+        if self.server is None:
             raise EngineError("vLLM has not started", hint="try again later")
-        return self._api
+        return self.server
 
     async def stop(self) -> None:
         self.state = "stopping"
@@ -202,9 +201,9 @@ class VllmEngine(Engine):
             "--model", str(self.policy.path), "--served-model-name", SERVED_NAME, "--dtype", str(self._dtype),
             *flags(cpu=self._found.cpu, stateful=stateful, **sizes),
         ]  # fmt: skip
-        self.server = VllmProcess(self._python, self._added.after(arguments), self._folder, self._narrate)
+        self.server = VllmServer(self._python, self._added.after(arguments), self._folder, self._narrate)
         await self.server.start()
-        self._serving, self._api = SERVED_NAME, VllmClient(self.server.socket)
+        self._serving = SERVED_NAME
         await self.api.rpc("smolsum_sampler", timeout=TIMEOUT_S)
 
     async def _prove(self, weights: ServedWeights) -> None:
@@ -238,8 +237,6 @@ class VllmEngine(Engine):
     async def _stop_server(self) -> None:
         if self.server is not None:
             await self.server.stop()
-        if self._api is not None:
-            await self._api.close()
 
     async def _supervise(self) -> None:
         """Whenever the server dies or hangs, start it again. Raises EngineError once the attempts are used up."""
@@ -268,8 +265,7 @@ class VllmEngine(Engine):
 
     async def _trouble(self) -> str:
         """Wait until the server has died or hangs; returns which."""
-        assert self.server is not None
-        ended = asyncio.create_task(self.server.ended())
+        ended = asyncio.create_task(self.api.ended())
         try:
             while not ended.done():
                 await asyncio.wait({ended}, timeout=BEAT_S)
