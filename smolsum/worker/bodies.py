@@ -95,7 +95,7 @@ class TextPart(Struct, frozen=True):
     text: str
 
 
-class Message(Struct, frozen=True):
+class ChatMessage(Struct, frozen=True):
     """A message; its content is a text, or text parts, which are joined."""
 
     content: str | Annotated[tuple[TextPart, ...], Meta(min_length=1)]
@@ -111,7 +111,7 @@ class Message(Struct, frozen=True):
 class ChatBody(OpenAIBody, frozen=True, kw_only=True):
     """Body of POST /v1/chat/completions."""
 
-    messages: Annotated[tuple[Message, ...], Meta(min_length=1)]
+    messages: Annotated[tuple[ChatMessage, ...], Meta(min_length=1)]
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: Likeliest = 0

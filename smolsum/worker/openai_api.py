@@ -21,8 +21,8 @@ from smolsum.worker.bodies import (
     MAX_CHOICES,
     BadBodyError,
     ChatBody,
+    ChatMessage,
     CompletionBody,
-    Message,
     check_temperature,
     check_tokens,
 )
@@ -116,7 +116,7 @@ class Chat:
         requests = [SampleRequest(str(place), *each) for place, each in enumerate(every)]
         return Job(body, prompts, requests, SamplingTerms(body.temperature, new, body.top_p, likeliest))
 
-    async def _chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    async def _chat(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
         turns, most = [message.turn for message in messages], self.service.engine.max_model_len
         if len(turns) > most:
             raise BadBodyError(f"{len(turns)} messages, over {most}", hint="send fewer", param="messages")
