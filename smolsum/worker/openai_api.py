@@ -216,8 +216,7 @@ class Chat:
     async def _choose(self, job: Job, request: SampleRequest, emit: Callable[[Choice], None] | None) -> Choice:
         """Sample one choice, until a stop text if there is any. `emit` gets pieces as they come, and the result is then
         what is left."""
-        reader, stopped = _TextReader(self.policy, job.stops), asyncio.Event()
-        piece = Choice()
+        reader, piece = _TextReader(self.policy, job.stops), Choice()
 
         def take(token: SampledToken) -> None:
             nonlocal piece
@@ -225,7 +224,7 @@ class Chat:
                 piece.tokens.append(token)
                 piece.text += reader.add(token.id)
             if reader.stopped:
-                stopped.set()
+                sampling.cancel()
             elif emit is not None and piece.text:
                 emit(piece)
                 piece = Choice()
@@ -237,19 +236,17 @@ class Chat:
             return piece
         on_token = take if emit is not None or job.stops else None
         sampling = asyncio.create_task(self.service.sample(request, job.terms, on_token=on_token))
-        stopping = asyncio.create_task(stopped.wait())
         try:
-            await asyncio.wait({sampling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            completion, _ = await sampling
+        except asyncio.CancelledError:
             if not reader.stopped:
-                completion, _ = sampling.result()
+                raise
+        else:
+            if not reader.stopped:
                 if on_token is None:
                     piece.tokens = completion.tokens
                 piece.text += reader.rest(completion.token_ids)
                 piece.reason = completion.finish_reason
-        finally:
-            sampling.cancel()
-            stopping.cancel()
-            await asyncio.gather(sampling, stopping, return_exceptions=True)
         if reader.stopped:
             piece.reason = "stop"
         return piece

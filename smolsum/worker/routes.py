@@ -147,21 +147,22 @@ def _refusal(path: str, headers: dict[bytes, bytes], token: str | None) -> Respo
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return the work's result. If the client disconnects first, cancel the work and raise ClientDisconnect."""
-    working, gone = asyncio.create_task(work), asyncio.create_task(_disconnect(request))
-    try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
+    working = asyncio.create_task(work)
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
         working.cancel()
-        gone.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
 
-
-async def _disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    watching = asyncio.create_task(watch())
+    try:
+        return await working
+    except asyncio.CancelledError:
+        if watching.done():
+            raise ClientDisconnect from None
+        raise
+    finally:
+        watching.cancel()
 
 
 async def _parse(request: Request, read: Callable[[bytes], T], limit: int) -> T:

@@ -66,43 +66,37 @@ def serve(settings: Settings, listener: socket.socket, ready: Callable[[str], No
 
 
 async def _serve(settings: Settings, folder: Path, listener: socket.socket, ready: Callable[[str], None]) -> None:
+    """Raises EngineError if the engine cannot be restarted, so that the exit code shows it."""
     engine = make_engine(settings, folder)
     service = Service(engine, model=settings.model)
-    loop, here, stopping = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
+    loop, here = asyncio.get_running_loop(), asyncio.current_task()
     assert here is not None
     # uvicorn's own handlers would end the process before the engine has stopped
     for number in STOPPING:
         loop.add_signal_handler(number, here.cancel)
+    stops: list[asyncio.Task[None]] = []
     try:
         await service.start()
         api = app(service, Chat(service), token=settings.token)
         server = HttpServer(api, listener, lambda: ready(url(settings.host, listener)))
+
+        failure = loop.create_task(engine.failed())
+        failure.add_done_callback(lambda _: setattr(server, "should_exit", True))
+
+        def stop() -> None:
+            server.should_exit = True
+            stops.append(loop.create_task(engine.stop()))  # which ends open requests with errors
+
         for number in STOPPING:
-            loop.add_signal_handler(number, stopping.set)
-        await _until_failure(server, engine, stopping)
+            loop.add_signal_handler(number, stop)
+        await server.serve()
+        if not failure.cancelled() and failure.done():
+            failure.result()
+        failure.cancel()
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     finally:
         await engine.stop()
-
-
-async def _until_failure(server: HttpServer, engine: Engine, stopping: asyncio.Event) -> None:
-    """Serve until `stopping`, which cancels open requests. Raises EngineError if the engine cannot be restarted, so
-    that the exit code shows it."""
-    serving, failure = asyncio.create_task(server.serve()), asyncio.create_task(engine.failed())
-    stopped = asyncio.create_task(stopping.wait())
-    try:
-        done, _ = await asyncio.wait({serving, failure, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        server.should_exit = True
-        if stopped in done:
-            await engine.stop()
-        await serving
-        if failure in done:
-            failure.result()
-    finally:
-        failure.cancel()
-        stopped.cancel()
-        await asyncio.gather(failure, stopped, return_exceptions=True)
 
 
 def make_engine(settings: Settings, folder: Path) -> Engine:
