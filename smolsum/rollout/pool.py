@@ -40,24 +40,22 @@ class WorkerEvent:
 class RolloutBatch:
     """Rollouts that were requested together; `result` has each by its id, with the name of the worker."""
 
-    def __init__(self, ids: Sequence[str]) -> None:
+    def __init__(self, total: int) -> None:
         self.result: Future[dict[str, tuple[RolloutAnswer, str]]] = Future()
-        self._open = set(ids)
         self._found: dict[str, tuple[RolloutAnswer, str]] = {}
-        self._total, self._tokens = len(ids), 0
+        self._total = total
 
     @property
     def progress(self) -> SamplingProgress:
         """What is there of it."""
         ended = len(self._found)
-        return SamplingProgress(self._total, ended, self._tokens, ended / self._total)
+        tokens = sum(len(rollout.token_ids) for rollout, _ in list(self._found.values()))
+        return SamplingProgress(self._total, ended, tokens, ended / self._total)
 
     def fill(self, rollout: RolloutAnswer, worker: str) -> None:
         """Take one rollout."""
-        self._open.discard(rollout.id)
-        self._tokens += 0 if rollout.id in self._found else len(rollout.token_ids)
         self._found[rollout.id] = (rollout, worker)
-        if not self._open and not self.result.done():
+        if len(self._found) == self._total and not self.result.done():
             self.result.set_result(self._found)
 
     def fail(self, error: WorkerError) -> None:
@@ -114,7 +112,7 @@ class Pool:
 
     def submit(self, requests: Sequence[SampleRequest], terms: SamplingTerms, *, least_version: int) -> RolloutBatch:
         """Request rollouts, each sampled with `least_version` or a later one; earlier requests come first."""
-        batch = RolloutBatch([request.id for request in requests])
+        batch = RolloutBatch(len(requests))
         added = [PendingRollout(request, terms, least_version, batch) for request in requests]
         self._loop.call_soon_threadsafe(self._enqueue, added)
         return batch

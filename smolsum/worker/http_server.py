@@ -23,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from smolsum import console
 from smolsum.errors import MachineError, UsageError
+from smolsum.llm.client import is_loopback
 from smolsum.rollout.protocol import check_token
 
 HEAD_S = 10.0
@@ -190,7 +191,8 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
         raise UsageError(
             f"--host {host}: {error.strerror}", hint="--host 127.0.0.1, or an address of this machine"
         ) from error
-    if token is None and not ipaddress.ip_address(address[0]).is_loopback:
+    # by name too, as the routes answer to no other name without a token
+    if token is None and not (ipaddress.ip_address(address[0]).is_loopback and is_loopback(f"http://{_shown(host)}")):
         listener.close()
         raise UsageError(
             f"--host {host} is reachable from the network, but no token is set",
@@ -213,8 +215,11 @@ def url(host: str, listener: socket.socket) -> str:
     address, port = listener.getsockname()[:2]
     if ipaddress.ip_address(address).is_unspecified:
         host = _outward(listener.family)
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}"
+    return f"http://{_shown(host)}:{port}"
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _outward(family: socket.AddressFamily) -> str:

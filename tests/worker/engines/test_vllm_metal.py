@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,13 +20,6 @@ from smolsum.weights import delta
 from smolsum.worker.engines import vllm
 from smolsum.worker.engines.vllm import VllmEngine, slope
 from smolsum.worker.engines.vllm_setup import NONE_ADDED, AddedFlags
-
-
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A folder whose path is short enough for sockets; pytest's own may be too deep."""
-    with TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 def engine(model: Path, folder: Path, *, added: AddedFlags = NONE_ADDED, **python: Any) -> VllmEngine:

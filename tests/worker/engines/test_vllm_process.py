@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +16,6 @@ from smolsum.worker.engines import die_with_owner
 from smolsum.worker.engines.vllm_process import VllmServer, environment
 
 GRANDCHILD = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
-
-
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A folder whose path is short enough for sockets; pytest's own may be too deep."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 def ended(pid: int) -> bool:
