@@ -28,7 +28,8 @@ import smolsum.policy  # noqa: E402, F401
 
 gc.disable()  # until all tests are imported
 
-settings.register_profile("smolsum", deadline=None)
+# the same examples every time, so that no test fails by chance; `--hypothesis-profile=default` tries others
+settings.register_profile("smolsum", deadline=None, derandomize=True)
 settings.load_profile("smolsum")
 
 

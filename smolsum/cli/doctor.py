@@ -34,9 +34,9 @@ def doctor(
     Shows no key, and loads no model but that of --model. The exit code is 4 if something fails that training needs or
     that you set up.
     """
-    from smolsum.cli.doctor_checks import examine
     from smolsum.config.resolve import model_path
     from smolsum.tasks import TASKS
+    from smolsum.training.machine_check import examine
 
     findings = examine(
         os.environ,

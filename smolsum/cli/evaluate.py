@@ -1,24 +1,131 @@
-"""`smolsum eval`."""
+"""`smolsum eval` and `smolsum baseline`: their flags, the judge and its cost."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from smolsum import console
-from smolsum.cli.eval_and_baseline import MeasureFlags, ModelFlag, judge_options, measure
-from smolsum.cli.options import Invocation, OutputFlags, TaskFlag, runs_folder
-from smolsum.errors import UsageError
+from smolsum.cli.options import (
+    Invocation,
+    OutputFlags,
+    PluginFlag,
+    PresetFlag,
+    RunsFlag,
+    TaskFlag,
+    WorkerFlag,
+    runs_folder,
+    set_option,
+    worker_list,
+)
+from smolsum.errors import InterruptedRun, UsageError
+from smolsum.types import DEFAULT_ROUNDS
 
 if TYPE_CHECKING:
-    from smolsum.cli.grid import Selection
-    from smolsum.evaluate.evaluated_model import Target
+    from smolsum.config.sections import Config
+    from smolsum.evaluate.evaluated_model import Target, TargetOptions
+    from smolsum.evaluate.judging import JudgeOptions
     from smolsum.runs.paths import RunPaths
+    from smolsum.training.grid import Selection
+
+ModelFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODEL",
+        help="Preset (tiny, tiny-lfm, qwen, lfm), directory, GGUF file or hub id; repeatable; all: the study's qwen "
+        "and lfm.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class MeasureFlags:
+    """The flags of an evaluation that do not say what is evaluated."""
+
+    plugin: PluginFlag = None
+    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Split of the data.")] = "test"
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Model that judges, at $SMOLSUM_JUDGE_URL, $OPENAI_BASE_URL or OpenAI; none: no judge.  [default: "
+            "$SMOLSUM_JUDGE_MODEL; gpt-5-mini-2025-08-07 where one of these URLs is set; else none]",
+        ),
+    ] = None
+    second_judge: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Another judge, for how far the two agree; at $SMOLSUM_SECOND_JUDGE_URL, else where the first one is.",
+        ),
+    ] = None
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Times that each example is judged.")] = DEFAULT_ROUNDS
+    concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Questions to the judge at a time.")] = 16
+    deadline: Annotated[
+        float, typer.Option(metavar="S", min=0.1, help="Seconds that an answer of the judge may take.")
+    ] = 120.0
+    attempts: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Times that a question is asked before it is missing.")
+    ] = 6
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh",
+            help="Make anew what other evaluations have: completions of the same model, and answers of the judge.",
+        ),
+    ] = False
+    temperature: Annotated[float, typer.Option(metavar="T", min=0.0, help="Sampling temperature; 0 is greedy.")] = 0.0
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of sampling above temperature 0.")] = 0
+    seeds: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="Evaluate with N seeds, from that of --seed on; above temperature 0."),
+    ] = 1
+    samples: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Completions of each prompt, for pass@k; above temperature 0.")
+    ] = 1
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Folder of the results.")] = None
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings for a model that is not a run, in TOML.")
+    ] = None
+    preset: PresetFlag = None
+    sets: Annotated[list[str] | None, set_option("data.path=DIR")] = None
+    worker: WorkerFlag = None
+    runs_dir: RunsFlag = None
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the judge is paid.")] = False
+    max_cost: Annotated[
+        float | None,
+        typer.Option(
+            metavar="DOLLARS", min=0.0, help="Stop before the judges of all evaluations cost more.", show_default=False
+        ),
+    ] = None
+
+    def for_targets(self, task: str | None) -> list[TargetOptions]:
+        """Return the options of the targets, for each seed."""
+        from smolsum.evaluate.evaluated_model import TargetOptions
+        from smolsum.evaluate.sampling import DecodingSettings
+
+        return [
+            TargetOptions(
+                split=self.split,
+                decoding=DecodingSettings(self.temperature, seed, self.samples),
+                runs_dir=runs_folder(self.runs_dir),
+                task=task,
+                name=self.name,
+                presets=self.preset or [],
+                config_file=self.config,
+                sets=self.sets or [],
+                fresh=self.fresh,
+                workers=worker_list(self.worker) or os.environ.get("SMOLSUM_WORKERS", ""),
+            )
+            for seed in range(self.seed, self.seed + self.seeds)
+        ]
 
 
 def evaluate(
@@ -71,7 +178,7 @@ def evaluate(
     from smolsum.tasks.plugins import name_plugins
 
     task, _ = name_plugins(flags.plugin or [], task, flags.config)
-    judging = judge_options(flags, quiet=output.quiet, environ=os.environ)
+    judging = _judge_options(flags, quiet=output.quiet, environ=os.environ)
     selected = bool(model or strategy or reward)
     if selected == (subject is not None):
         raise UsageError(
@@ -82,8 +189,8 @@ def evaluate(
         raise UsageError("--name and --config are for one evaluation", hint="give one run, by name or path")
 
     def find() -> dict[str, Callable[[], Target]]:
-        from smolsum.cli.grid import select
         from smolsum.evaluate.evaluated_model import find_target
+        from smolsum.training.grid import select
 
         if subject is not None:
             found = {subject: subject}
@@ -99,19 +206,161 @@ def evaluate(
             for options in every
         }
 
-    measure(find, flags, output, invocation, judging=judging, skip=selected and not flags.sets)
+    _measure(find, flags, output, invocation, judging=judging, skip=selected and not flags.sets)
 
 
 def _finished_runs(selection: Selection, folder: Path) -> Sequence[RunPaths]:
     """Return the finished runs of a selection, with a warning for what is absent or unfinished. Raises UsageError
     without any."""
-    from smolsum.cli.grid import choose
+    from smolsum.training.grid import choose
 
-    chosen = choose(selection, folder)
-    for run in chosen.unfinished:
+    finished, unfinished, absent = choose(selection, folder)
+    for run in unfinished:
         console.warn(f"{run.name} has not finished and is skipped ({run.resume_command})")
-    if chosen.absent:
-        console.warn(f"not trained yet: {', '.join(chosen.absent)} (smolsum train with the same flags)")
-    if not chosen.finished:
+    if absent:
+        console.warn(f"not trained yet: {', '.join(absent)} (smolsum train with the same flags)")
+    if not finished:
         raise UsageError(f"no finished run in {folder} is of this selection", hint="smolsum runs lists what there is")
-    return chosen.finished
+    return finished
+
+
+def baseline(
+    invocation: Invocation,
+    flags: MeasureFlags,
+    output: OutputFlags,
+    task: TaskFlag = None,
+    model: ModelFlag = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PROMPT",
+            help="50-words, 64-tokens (any number), or an instruction of your own; repeatable.  "
+            "[default: the task's own variants]",
+        ),
+    ] = None,
+    api: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL",
+            help="A model at $SMOLSUM_POLICY_URL, $OPENAI_BASE_URL or OpenAI completes the same prompts; repeatable. "
+            "--model then counts tokens.",
+        ),
+    ] = None,
+) -> None:
+    """Measure what a model does without training, with the task described in its prompt; print a folder for each
+    prompt.
+
+    \b
+    Which wording is better?
+      smolsum baseline --model tiny
+      smolsum stats --paired runs/baseline-tiny-50-words-test runs/baseline-tiny-64-tokens-test
+    """
+    output.apply()
+    from smolsum.tasks.plugins import name_plugins
+
+    task, _ = name_plugins(flags.plugin or [], task, flags.config)
+    judging = _judge_options(flags, quiet=output.quiet, environ=os.environ)
+    from smolsum.training.grid import select
+
+    models = select(model, None, None, task).models
+    if flags.name and len(models) > 1:
+        raise UsageError(f"--name is for one model, and there are {len(models)}", hint="give one --model")
+
+    def find() -> dict[str, Callable[[], Target]]:
+        from smolsum.evaluate.evaluated_model import baseline_targets
+        from smolsum.evaluate.sampling import ApiModel
+        from smolsum.llm.endpoints import POLICY, find_endpoint
+        from smolsum.llm.request_policy import RequestPolicy
+
+        endpoints = [find_endpoint(one, os.environ, POLICY) for one in api or []]
+        requests = RequestPolicy(flags.attempts, flags.deadline, concurrency=flags.concurrency)
+        apis = [ApiModel(endpoint, requests) for endpoint in endpoints]
+        targets = [
+            target
+            for options in flags.for_targets(task)
+            for one in models
+            for target in baseline_targets(one, options, variants=prompt or [], apis=apis)
+        ]
+        return {f"{target.label}: {_prompt(target.config)}": partial(replace, target) for target in targets}
+
+    skip = len(models) > 1 and not (flags.sets or flags.config)
+    _measure(find, flags, output, invocation, judging=judging, skip=skip)
+
+
+def _prompt(config: Config) -> str:
+    """Return the system message as the model gets it, with the numbers of the settings in it."""
+    from smolsum.tasks import TASKS
+    from smolsum.tasks.data import Example
+
+    messages = TASKS[config.task.name].prompts.messages(Example("", "", (), {}), config)
+    return next((message["content"] for message in messages if message["role"] == "system"), "")
+
+
+def _judge_options(flags: MeasureFlags, *, quiet: bool, environ: Mapping[str, str]) -> JudgeOptions | None:
+    """Return the judge by flag, $SMOLSUM_JUDGE_MODEL or a base URL that is set; None without a judge. Raises UsageError
+    for a judge without a key or a URL, and for a second one without a first."""
+    from smolsum.llm.endpoints import DEFAULT_JUDGE, JUDGE, SECOND_JUDGE, find_endpoint, has_url
+
+    default = DEFAULT_JUDGE if has_url(JUDGE, environ) else None
+    model = environ.get("SMOLSUM_JUDGE_MODEL") or default if flags.judge is None else flags.judge
+    second = flags.second_judge
+    if not math.isfinite(flags.deadline):
+        raise UsageError(f"--deadline {flags.deadline} is not a finite number of seconds", hint="--deadline 600")
+    if not model or model == "none":
+        if second:
+            raise UsageError("--second-judge needs a first one", hint="--judge MODEL")
+        return None
+    itself = UsageError(f"{model} cannot be its own second judge", hint="--second-judge with another model")
+    if model == second and not environ.get(SECOND_JUDGE.url_variable, "").strip():
+        raise itself
+    judge = find_endpoint(model, environ, JUDGE)
+    other = find_endpoint(second, environ, SECOND_JUDGE) if second else None
+    if other is not None and other.name == judge.name:
+        raise itself
+
+    from smolsum.evaluate.judge_cost import JudgeCost
+    from smolsum.evaluate.judging import JudgeOptions
+    from smolsum.llm.request_policy import RequestPolicy
+
+    return JudgeOptions(
+        endpoint=judge,
+        second=other,
+        rounds=flags.rounds,
+        requests=RequestPolicy(flags.attempts, flags.deadline, concurrency=flags.concurrency),
+        cost=JudgeCost(flags.max_cost, agreed=flags.yes, quiet=quiet),
+        fresh=flags.fresh,
+        by_flag=bool(flags.judge or second),
+    )
+
+
+def _measure(
+    find: Callable[[], Mapping[str, Callable[[], Target]]],
+    flags: MeasureFlags,
+    output: OutputFlags,
+    invocation: Invocation,
+    *,
+    judging: JudgeOptions | None,
+    skip: bool,
+) -> None:
+    """Evaluate all targets of `find`, by name, each made when its turn comes; with `skip` not those that are done."""
+    if not math.isfinite(flags.temperature):
+        raise UsageError(
+            f"--temperature {flags.temperature} is not a finite number", hint="0 is greedy, 1 the model's own"
+        )
+    if flags.samples > 1 and not flags.temperature:
+        raise UsageError(f"{flags.samples} greedy samples of a prompt are all the same", hint="--temperature 0.7")
+    if flags.seeds > 1 and not flags.temperature:
+        raise UsageError(f"greedy completions are the same with all {flags.seeds} seeds", hint="--temperature 0.7")
+    if flags.seeds > 1 and flags.name:
+        raise UsageError(f"--name is for one evaluation, and there are {flags.seeds}", hint="leave --name out")
+    remedy = invocation.command_line
+    try:
+        if not output.quiet:
+            console.narrate("starting")  # the imports below take seconds on a cold disk
+        from smolsum.evaluate.run import evaluate_all
+        from smolsum.llm.request_policy import WaitHook, use_hook
+
+        with use_hook(WaitHook(progress=(lambda text: None) if output.quiet else console.narrate)):
+            evaluate_all(find(), split=flags.split, judging=judging, skip=skip, quiet=output.quiet, remedy=remedy)
+    except KeyboardInterrupt as error:
+        raise InterruptedRun("interrupted; what was generated and judged is kept", hint=remedy) from error

@@ -1,14 +1,16 @@
-"""`smolsum export`."""
+"""`smolsum export` and `smolsum push`."""
 
 from __future__ import annotations
 
-import fcntl
-import os
+import json
 import shutil
+import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,8 +18,9 @@ import typer
 
 from smolsum import console
 from smolsum.cli.options import RunsFlag, runs_folder
-from smolsum.errors import SmolsumError, UsageError
-from smolsum.files import replace, writing
+from smolsum.config.hub import hub_name, silence_hub_client
+from smolsum.errors import SmolsumError, UnreachableError, UsageError
+from smolsum.files import locked, replace, writing
 
 if TYPE_CHECKING:
     from smolsum.policy.load import Policy
@@ -25,13 +28,12 @@ if TYPE_CHECKING:
     from smolsum.runs.paths import RunPaths
 
 REMEDY = "smolsum export again"
-
-ExportFormat = Literal["hf", "gguf"]
-GgufType = Literal["F16", "Q8_0", "Q4_0"]
-
-SubjectArgument = Annotated[
-    str, typer.Argument(metavar="RUN|CHECKPOINT", help="A run (its last checkpoint), or the directory of a checkpoint.")
-]
+LOGIN = "hf auth login, or HF_TOKEN=…"
+AGAIN = "try again later: no file was changed there"
+SILENT_S = 120.0
+"""that a hub may take to answer; its client would wait for ever"""
+PASSING = (408, 429)
+"""statuses below 500 of a hub that would accept the same later"""
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,10 @@ class ExportFlags:
         bool, typer.Option("--adapter", help="Only the LoRA adapters, for a base model from the hub.")
     ] = False
     format: Annotated[
-        ExportFormat, typer.Option(help="hf: Hugging Face layout; gguf: a file for llama.cpp and Ollama.")
+        Literal["hf", "gguf"], typer.Option(help="hf: Hugging Face layout; gguf: a file for llama.cpp and Ollama.")
     ] = "hf"
     gguf_type: Annotated[
-        GgufType | None,
+        Literal["F16", "Q8_0", "Q4_0"] | None,
         typer.Option(
             case_sensitive=False, help="Type of the weights in a GGUF file.  [default: Q8_0]", show_default=False
         ),
@@ -60,7 +62,10 @@ class ExportFlags:
 
 
 def export(
-    run: SubjectArgument,
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN|CHECKPOINT", help="A run (its last checkpoint), or the directory of a checkpoint."),
+    ],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write; a new or empty directory.")],
     flags: ExportFlags,
 ) -> None:
@@ -77,11 +82,156 @@ def export(
     settings, metrics and scores that the card's numbers are from. Texts of the data, users' code and paths of this
     machine stay here. With --format gguf the model is one GGUF file, with a Modelfile for Ollama.
     """
-    write_export(run, folder, flags, title=folder.expanduser().absolute().name)
+    _write_export(run, folder, flags, title=folder.expanduser().absolute().name)
     console.data(str(folder))
 
 
-def write_export(reference: str, folder: Path, flags: ExportFlags, *, title: str) -> None:
+def push(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="RUN|CHECKPOINT|DIR", help="A run, a checkpoint, or a directory of `smolsum export`."),
+    ],
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub; made if missing.")],
+    flags: ExportFlags,
+    private: Annotated[
+        bool, typer.Option("--private", help="Upload to a private repository only; a new one is private.")
+    ] = False,
+    revision: Annotated[
+        str, typer.Option(metavar="BRANCH", help="Branch; made if missing.  [default: main]", show_default=False)
+    ] = "",
+    message: Annotated[
+        str, typer.Option(metavar="TEXT", help="Message of the commit.", show_default=False)
+    ] = "Upload a model trained with smolsum",
+) -> None:
+    """Upload a trained model with its card and evidence to the Hugging Face hub; print its address.
+
+    \b
+      smolsum push runs/mine OWNER/NAME --license apache-2.0 --private
+    To read and edit the card first:
+      smolsum export runs/mine my-model && smolsum push my-model OWNER/NAME
+
+    Needs a token that may write: `hf auth login`, or HF_TOKEN. All files arrive as one commit, or none; an earlier
+    export's files that are not among them are removed, all others stay.
+    """
+    name = hub_name(repository)
+    if name is None or str(name) != name.id:
+        raise UsageError(f"{repository!r} is not the name of a repository", hint="OWNER/NAME, as on the hub")
+    from huggingface_hub import get_token
+
+    if get_token() is None:
+        raise UsageError("the hub takes uploads with a token only: none was found", hint=LOGIN)
+    with _exported(source, flags, name.id.partition("/")[2]) as folder:
+        console.data(_upload(folder, name.id, private=private, revision=revision, message=message))
+
+
+@contextmanager
+def _exported(source: str, flags: ExportFlags, title: str) -> Iterator[Path]:
+    """Give the folder with the exported files: `source` itself, or a temporary one for a run."""
+    folder = Path(source).expanduser()
+    if (folder / "evidence").is_dir() and (folder / "README.md").is_file():
+        given = {"--best": flags.best, "--adapter": flags.adapter, "--license": flags.license}
+        given |= {"--format": "" if flags.format == "hf" else flags.format, "--gguf-type": flags.gguf_type}
+        if chosen := next((flag for flag, value in given.items() if value), None):
+            raise UsageError(f"{source} is exported already, so it takes no {chosen}", hint="export the run again")
+        yield folder
+        return
+    if folder.is_dir() and (folder / "config.json").is_file() and not (folder / "meta.json").is_file():
+        raise UsageError(f"{source} is a model, not a run or an export", hint="smolsum export RUN DIR makes an export")
+    with tempfile.TemporaryDirectory(prefix="smolsum-") as place:
+        made = Path(place) / title
+        _write_export(source, made, flags, title=title)
+        yield made
+
+
+def _upload(folder: Path, repository: str, *, private: bool, revision: str, message: str) -> str:
+    """Upload the files as one commit, and return the address. Raises UsageError for a card that is no text, and for a
+    public repository where a private one is wanted; other errors as of `_hub_errors`."""
+    from smolsum.report.card import CARD, PLACE
+
+    try:
+        card = (folder / CARD).read_text(encoding="utf-8").replace(PLACE, repository)
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{folder / CARD} is not text in UTF-8", hint="save it as UTF-8") from error
+    with _hub_errors(repository), warnings.catch_warnings(record=True) as noted:
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
+
+        silence_hub_client()
+        get_session().timeout = SILENT_S
+        api, branch = HfApi(library_name="smolsum"), revision or "main"
+        # as the commit will, but before a repository is made for it; ModelCard.validate asks huggingface.co alone
+        content = {"content": card, "repoType": "model"}
+        answer = get_session().post(f"{api.endpoint}/api/validate-yaml", json=content)
+        if answer.status_code == HTTPStatus.BAD_REQUEST:
+            raise ValueError("; ".join(str(error.get("message")) for error in answer.json().get("errors", ())))
+        address = api.create_repo(repository, private=private or None, exist_ok=True)
+        if private and not api.repo_info(repository).private:
+            raise UsageError(
+                f"{repository} exists, and is public",
+                hint="make it private in its settings on the hub, or leave --private out",
+            )
+        if revision:
+            api.create_branch(repository, branch=revision, exist_ok=True)
+        files = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
+        files = {name: path for name, path in files.items() if not any(part[0] == "." for part in name.parts)}
+        operations: list[CommitOperationAdd | CommitOperationDelete] = [
+            CommitOperationAdd(name.as_posix(), card.encode() if name == Path(CARD) else path)
+            for name, path in files.items()
+        ]
+        there = api.list_repo_files(repository, revision=branch)
+        operations += [CommitOperationDelete(one) for one in there if Path(one) not in files and _is_exported(one)]
+        warnings.simplefilter("always", UserWarning)  # what the hub says of the card
+        api.create_commit(repository, operations, commit_message=message, revision=branch)
+    for one in noted:
+        if issubclass(one.category, UserWarning):
+            console.warn(" ".join(str(one.message).split()))
+    return f"{address}/tree/{revision}" if revision else str(address)
+
+
+def _is_exported(name: str) -> bool:
+    """Return whether `smolsum export` writes files like this one. `upload_folder` has patterns for it whose `*` matches
+    folders too: files of the owner would go."""
+    top = name.partition("/")[0]
+    return top in ("evidence", "figures") or (
+        top == name and (name.endswith((".safetensors", ".json", ".jinja", ".gguf")) or name == "Modelfile")
+    )
+
+
+@contextmanager
+def _hub_errors(repository: str) -> Iterator[None]:
+    """Turn errors of the hub's client into UsageError where the user can help, else into UnreachableError."""
+    from huggingface_hub import constants, errors
+
+    try:
+        yield
+    except SmolsumError:
+        raise
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        reason = error.server_message or f"status {status}"
+        if status == 401:
+            raise UsageError(f"the hub does not accept the token: {reason}", hint=LOGIN) from error
+        if status == 403:
+            hint = "check the owner, and that the token may write (hf auth whoami)"
+            raise UsageError(f"you may not write to {repository}: {reason}", hint=hint) from error
+        if status < 500 and status not in PASSING:
+            raise SmolsumError(f"the hub refuses {repository}: {reason}", hint="correct what it names") from error
+        raise UnreachableError(f"the hub failed: {reason}", hint=AGAIN) from error
+    except json.JSONDecodeError as error:  # a page of a proxy, or of a hub that is down
+        raise UnreachableError("the hub failed: its answer is not JSON", hint=AGAIN) from error
+    except ValueError as error:  # so the client reports what the hub says of the card, or of a file
+        reason = " ".join(str(error).split())
+        raise SmolsumError(f"the hub refuses {repository}: {reason}", hint="correct what it names") from error
+    except Exception as error:  # the client's connection errors share no base that it exports
+        if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError):
+            raise SmolsumError(f"cannot read what to upload: {error}", hint="smolsum push again") from error
+        offline = " (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else ""
+        reason, cause = (str(error) or type(error).__name__).splitlines()[0], error.__cause__
+        if isinstance(cause, errors.HfHubHTTPError):  # of the store that takes large files
+            reason += f" It said: {cause.server_message or f'status {cause.response.status_code}'}"
+        raise UnreachableError(f"the hub does not answer{offline}: {reason}", hint=AGAIN) from error
+
+
+def _write_export(reference: str, folder: Path, flags: ExportFlags, *, title: str) -> None:
     """Write what the command exports into a new or empty folder, or nothing. Raises UsageError for a run or folder that
     does not serve."""
     from smolsum.policy.export import export_adapters, export_gguf, export_policy
@@ -89,17 +239,27 @@ def write_export(reference: str, folder: Path, flags: ExportFlags, *, title: str
     from smolsum.runs.checkpoints import full_disk_is_os_error
     from smolsum.runs.evidence import write_evidence
     from smolsum.runs.paths import safe_name
+    from smolsum.runs.record_io import has_scores, read_object, read_summary
 
-    _check_format(flags)
-    found, checkpoint = _find(reference, flags)
+    if flags.format == "gguf" and flags.adapter:
+        raise UsageError("a GGUF file has the whole model, not the adapters", hint="leave --adapter out")
+    if flags.format != "gguf" and flags.gguf_type:
+        raise UsageError(f"--gguf-type {flags.gguf_type} is for GGUF files", hint="add --format gguf")
+    run, checkpoint = _find(reference, flags)
     with _building(folder) as building:
-        evidence = write_evidence(found, checkpoint.step, building / "evidence", REMEDY, console.warn)
-        _require_results(found, checkpoint, evidence)
-        policy = _load(found, checkpoint)
+        evidence = write_evidence(run, checkpoint.step, building / "evidence", REMEDY, console.warn)
+        if not any(
+            read_summary(one).step == checkpoint.step for one in evidence.evaluations.glob("*") if has_scores(one)
+        ):
+            raise UsageError(
+                f"step {checkpoint.step} of {run.name} was not evaluated, so its card would have no results",
+                hint=f"smolsum eval {checkpoint.path}",
+            )
+        policy = _load(run, checkpoint)
         with writing(folder, REMEDY), full_disk_is_os_error(building):
             file, dtype = "", str(policy.dtype)
             if flags.format == "gguf":
-                dtype, most = flags.gguf_type or "Q8_0", _longest_answer(found)
+                dtype, most = flags.gguf_type or "Q8_0", int(read_object(run.config)["sampling"]["max_new_tokens"])
                 file, count = export_gguf(policy, building, kind=dtype, name=safe_name(title), most=most)
             else:
                 count = (export_adapters if flags.adapter else export_policy)(policy, building)
@@ -108,21 +268,6 @@ def write_export(reference: str, folder: Path, flags: ExportFlags, *, title: str
             replace(building / name, text.encode("utf-8", "backslashreplace"), REMEDY)
     if not flags.license:
         console.warn("the card names no licence: --license NAME; that of the base model binds too")
-
-
-def _check_format(flags: ExportFlags) -> None:
-    """Raise UsageError for flags that exclude each other."""
-    if flags.format == "gguf" and flags.adapter:
-        raise UsageError("a GGUF file has the whole model, not the adapters", hint="leave --adapter out")
-    if flags.format != "gguf" and flags.gguf_type:
-        raise UsageError(f"--gguf-type {flags.gguf_type} is for GGUF files", hint="add --format gguf")
-
-
-def _longest_answer(run: RunPaths) -> int:
-    """Return the number of tokens that an answer of the run's evaluations may have."""
-    from smolsum.runs.record_io import read_object
-
-    return int(read_object(run.config)["sampling"]["max_new_tokens"])
 
 
 def _find(reference: str, flags: ExportFlags) -> tuple[RunPaths, Checkpoint]:
@@ -144,21 +289,8 @@ def _find(reference: str, flags: ExportFlags) -> tuple[RunPaths, Checkpoint]:
     return run, whole([best], best.path)
 
 
-def _require_results(run: RunPaths, checkpoint: Checkpoint, evidence: RunPaths) -> None:
-    """Raise UsageError unless the checkpoint was evaluated on the test split."""
-    from smolsum.runs.record_io import has_scores, read_summary
-
-    steps = [read_summary(one).step for one in evidence.evaluations.glob("*") if has_scores(one)]
-    if checkpoint.step not in steps:
-        raise UsageError(
-            f"step {checkpoint.step} of {run.name} was not evaluated, so its card would have no results",
-            hint=f"smolsum eval {checkpoint.path}",
-        )
-
-
 def _load(run: RunPaths, checkpoint: Checkpoint) -> Policy:
     """Return the policy of a checkpoint, in the type that it was trained in."""
-    from smolsum.config.hub import hub_name
     from smolsum.config.sections import LoraConfig, ModelConfig
     from smolsum.policy.export import load_checkpoint
     from smolsum.policy.load import DTYPES
@@ -173,15 +305,16 @@ def _load(run: RunPaths, checkpoint: Checkpoint) -> Policy:
     commit, name = info.revisions.get(model.path), hub_name(model.path)
     path = str(with_fields(name, revision=commit)) if name and commit else model.path
     dtype = next((one for one in DTYPES if one == info.model.dtype), model.dtype)
-    model = with_fields(model, path=path, dtype=dtype)
     adapter = lora if model.adapter == "lora" else None
-    return load_checkpoint(checkpoint.path, model, adapter, base=info.model.weights)
+    return load_checkpoint(
+        checkpoint.path, with_fields(model, path=path, dtype=dtype), adapter, base=info.model.weights
+    )
 
 
 @contextmanager
 def _building(folder: Path) -> Iterator[Path]:
     """Give a folder that becomes `folder` once the block ends without an error. Raises UsageError for one that has
-    files already or cannot be made, and for the current one."""
+    files already or cannot be made, for the current one, and where another process exports to it."""
     try:
         target = folder.expanduser().resolve()  # a link stays, and what it leads to is replaced
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -190,31 +323,17 @@ def _building(folder: Path) -> Iterator[Path]:
             raise UsageError(f"{folder} is in use, as a mount or by this shell", hint="name a new directory in it")
         building = target.with_name(f".{target.name}.tmp")
         building.mkdir(parents=True, exist_ok=True)
-        own = os.open(building, os.O_RDONLY)
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
         what = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot write {folder}: {what}", hint="choose another directory") from error
-    try:
-        _lock(own, folder)
+    lock = building / ".lock"
+    with locked(lock, f"{folder} is being exported to", REMEDY):
         try:
-            _clear(building)  # what a killed export left
+            for path in set(building.iterdir()) - {lock}:  # what a killed export left
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             yield building
             with writing(folder, REMEDY):
+                lock.unlink()
                 building.replace(target)
         finally:
             shutil.rmtree(building, ignore_errors=True)
-    finally:
-        os.close(own)
-
-
-def _lock(descriptor: int, folder: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        message = f"another process is exporting to {folder}"
-        raise UsageError(message, hint="wait until it ends, or choose another directory") from error
-
-
-def _clear(folder: Path) -> None:
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -6,15 +6,15 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from smolsum import console
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.files import finite, replace
+from smolsum.files import replace
 
 if TYPE_CHECKING:
     from smolsum.config.resolve import Resolved
@@ -106,56 +106,30 @@ def find_rate(resolved: Resolved, flags: SweepFlags, command: Sequence[str], *, 
 
 def _report(sweep: Sweep, resolved: Resolved, command: Sequence[str], *, quiet: bool, as_json: bool) -> None:
     """Show the sweep, print the recommended rate or the record, and write the record, which is where it may fail."""
+    from smolsum.runs.paths import free_name, planned_name
+    from smolsum.tasks import TASKS
+
     config, best = resolved.config, sweep.recommended()
     own = f"stages.{sweep.stage}.learning_rate"  # given as a flag, it goes before the run's rate
     key = own if resolved.sources[own] == "--set" else "optimizer.learning_rate"
     use = _train_command(command, f"{key}={best.rate:g}") if best else None
-    record = _record(sweep, config, use)
+    record = json.dumps(sweep.record(config, use), indent=2, allow_nan=False)
     if not quiet:
         _show(sweep, config)
         if best:
             _say(sweep, best)
             console.narrate(f"use it: {use}")
     if as_json:
-        console.data(json.dumps(record, indent=2, allow_nan=False))
+        console.data(record)
     elif best:
         console.data(f"{best.rate:g}")
-    path = _keep(record, config)
-    if not quiet:
-        console.narrate(f"record: {path}")
-
-
-def _record(sweep: Sweep, config: Config, use: str | None) -> dict[str, Any]:
-    best = sweep.recommended()
-    found = {
-        "schema_version": 1,
-        "model": config.model.path,
-        "data": config.data.path,
-        "task": config.task.name,
-        "adapter": config.model.adapter,
-        "stage": sweep.stage,
-        "steps": sweep.steps,
-        "seed": config.train.seed,
-        "noise": sweep.noise,
-        "start": asdict(sweep.start),
-        "trials": [asdict(trial) | {"gain": trial.gain(sweep.start)} for trial in sweep.trials],
-        "recommended": best.rate if best else None,
-        "command": use,
-    }
-    return dict(finite(found))
-
-
-def _keep(record: dict[str, Any], config: Config) -> Path:
-    """Write the record as a file in the directory of all runs, and return its path."""
-    from smolsum.runs.paths import free_name, planned_name
-    from smolsum.tasks import TASKS
-
     folder = Path(config.run.dir)
     planned = planned_name(config, TASKS[config.task.name].presets.strategies, folder)
     name = free_name(f"find-lr-{planned}", lambda name: (folder / f"{name}.json").exists())
     path = folder / f"{name}.json"
-    replace(path, json.dumps(record, indent=2).encode() + b"\n", f"--runs-dir with room for {path.name}")
-    return path
+    replace(path, record.encode() + b"\n", f"--runs-dir with room for {path.name}")
+    if not quiet:
+        console.narrate(f"record: {path}")
 
 
 def _train_command(command: Sequence[str], setting: str) -> str:
@@ -179,38 +153,15 @@ def _show(sweep: Sweep, config: Config) -> None:
     rows = []
     for trial in (sweep.start, *sweep.trials):
         greedy = trial.greedy
-        measured = [_text(trial.reward, ".3f"), _text(greedy.get("reward"), ".3f"), _text(trial.kl, ".3g")]
-        lengths = [_text(trial.tokens, ".1f"), _text(greedy.get(LENGTH), ".1f")]
-        shown = [*(_text(greedy.get(one.name), one.form) for one in heads), f"{trial.repeated:.1%}"]
-        rate, verdict = (f"{trial.rate:g}", _verdict(trial, sweep)) if trial.rate else ("start", "")
-        rows.append([rate, *measured, *lengths, *shown, verdict])
+        measured = [(trial.reward, ".3f"), (greedy.get("reward"), ".3f"), (trial.kl, ".3g"), (trial.tokens, ".1f")]
+        measured += [(greedy.get(LENGTH), ".1f"), *((greedy.get(one.name), one.form) for one in heads)]
+        shown = ["-" if value is None else format(value, form) for value, form in measured]
+        rate, verdict = (f"{trial.rate:g}", sweep.verdict(trial)) if trial.rate else ("start", "")
+        rows.append([rate, *shown, f"{trial.repeated:.1%}", verdict])
     title = f"stage {sweep.stage}, {sweep.steps} steps with each rate; sampled: mean of the last quarter"
     console.table(names, rows, title=title)
     for line in _chart(sweep):
         console.narrate(line)
-
-
-def _text(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _verdict(trial: Trial, sweep: Sweep) -> str:
-    """Return what a trial shows, in a few words."""
-    if trial is sweep.recommended():
-        return "recommended"
-    start, noise = sweep.start, sweep.noise
-    if trial.skipped:
-        return "not finite"
-    sampled = None if trial.reward is None or start.reward is None else trial.reward - start.reward
-    before, after = start.greedy.get("reward"), trial.greedy.get("reward")
-    greedy = None if before is None or after is None else after - before
-    if sampled is not None and sampled > noise and greedy is not None and greedy < -noise:
-        return "samples better, greedy worse"
-    if any(gain is not None and gain < -noise for gain in (sampled, greedy)):
-        return "worse"
-    if (sampled is None or abs(sampled) <= noise) and (greedy is None or abs(greedy) <= noise):
-        return "no change"
-    return "better" if trial.keeps_language(start) else "reward without language"
 
 
 def _chart(sweep: Sweep) -> list[str]:
@@ -219,20 +170,19 @@ def _chart(sweep: Sweep) -> list[str]:
     from smolsum.watch.braille import Trace, bounds, draw, row_of
 
     ascii = not (sys.stderr.encoding or "ascii").lower().startswith("utf")
-    lines = {
-        "s": [trial.reward for trial in (sweep.start, *sweep.trials)],
-        "g": [trial.greedy.get("reward") for trial in (sweep.start, *sweep.trials)],
-    }
+    trials = list(enumerate((sweep.start, *sweep.trials)))
+    lines = {"s": [(n, one.reward) for n, one in trials], "g": [(n, one.greedy.get("reward")) for n, one in trials]}
     known = {
-        letter: [Point(float(n), v, v, v) for n, v in enumerate(values) if v is not None]
-        for letter, values in lines.items()
+        letter: [Point(float(n), value, value, value) for n, value in points if value is not None]
+        for letter, points in lines.items()
     }
     values = [point.mean for points in known.values() for point in points]
     if not values:
         return []
     last, y = len(sweep.trials), bounds(values)
     traces = [Trace(tuple(points), "solid" if letter == "s" else "dotted") for letter, points in known.items()]
-    drawing = draw(traces, COLUMN * last + 1, CHART_HEIGHT, x=(0.0, float(last)), y=y, ascii=ascii)
+    rows = draw(traces, COLUMN * last + 1, CHART_HEIGHT, x=(0.0, float(last)), y=y, ascii=ascii)
+    drawing = ["".join(char for char, _ in row) for row in rows]
     ends: dict[int, str] = {}
     for letter, points in known.items():
         if points:
@@ -240,7 +190,7 @@ def _chart(sweep: Sweep) -> list[str]:
             ends[row] = ends.get(row, " ") + letter
     scale = {0: f"{y[1]:.3g}", CHART_HEIGHT - 1: f"{y[0]:.3g}"}
     bar = "|" if ascii else "│"
-    drawn = [f"{scale.get(n, ''):>{AXIS - 2}} {bar}{line}{ends.get(n, '')}" for n, line in enumerate(drawing.lines)]
+    drawn = [f"{scale.get(n, ''):>{AXIS - 2}} {bar}{line}{ends.get(n, '')}" for n, line in enumerate(drawing)]
     labels = "".join(f"{label:<{COLUMN}}" for label in ["start", *(f"{trial.rate:g}" for trial in sweep.trials)])
     return ["reward after the trial (s sampled, g greedy)", *drawn, f"{'':{AXIS}}{labels}".rstrip()]
 

@@ -12,13 +12,11 @@ from typing import Annotated
 import typer
 
 from smolsum import console
-from smolsum.cli.baseline import baseline
 from smolsum.cli.data import data
 from smolsum.cli.doctor import doctor
-from smolsum.cli.evaluate import evaluate
-from smolsum.cli.export import export
+from smolsum.cli.evaluate import baseline, evaluate
+from smolsum.cli.export import export, push
 from smolsum.cli.options import Invocation, command
-from smolsum.cli.push import push
 from smolsum.cli.report import report
 from smolsum.cli.runs import runs
 from smolsum.cli.serve_worker import serve_worker

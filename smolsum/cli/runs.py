@@ -85,30 +85,21 @@ def runs(
             console.narrate(f"{one.name}: {one.hint}")
 
 
-def _selected(found: Sequence[Listed], names: Sequence[str] | None, states: Sequence[str] | None) -> list[Listed]:
-    """Return those of these names or patterns and states. Raises UsageError where a name or a state has none."""
-    for text in names or ():
-        if not any(_is_named(one, text, found) for one in found):
-            known = [one.name for one in found]
-            raise UsageError(f"no run {text!r}", hint=nearest(text, known) if known else "smolsum train makes one")
-    known_states = {one.state.lower() for one in found}
-    for text in states or ():
-        if text.lower() not in known_states:
-            raise UsageError(
-                f"no run is in the state {text!r}", hint=nearest(text, sorted(known_states)) if found else None
-            )
-    return [
-        one
-        for one in found
-        if (not names or any(_is_named(one, text, found) for text in names))
-        and (not states or one.state.lower() in {text.lower() for text in states})
-    ]
-
-
-def _is_named(one: Listed, text: str, found: Sequence[Listed]) -> bool:
-    """Return whether a run has this name or, where none has, matches it as a pattern."""
-    exact = any(other.name == text for other in found)
-    return one.name == text if exact else fnmatchcase(one.name, text)
+def _selected(found: Sequence[Listed], names: Sequence[str] | None, states: Sequence[str] | None) -> Sequence[Listed]:
+    """Return those of these names, or patterns where no run has the name, and states. Raises UsageError where a name
+    or a state has none."""
+    known, there = [one.name for one in found], sorted({one.state.lower() for one in found})
+    chosen = found
+    if names:
+        meant = {text: {text} if text in known else {one for one in known if fnmatchcase(one, text)} for text in names}
+        if (wrong := next((text for text, own in meant.items() if not own), None)) is not None:
+            raise UsageError(f"no run {wrong!r}", hint=nearest(wrong, known) if known else "smolsum train makes one")
+        chosen = [one for one in chosen if any(one.name in own for own in meant.values())]
+    if states:
+        if (wrong := next((text for text in states if text.lower() not in there), None)) is not None:
+            raise UsageError(f"no run is in the state {wrong!r}", hint=nearest(wrong, there) if there else None)
+        chosen = [one for one in chosen if one.state.lower() in map(str.lower, states)]
+    return chosen
 
 
 def _sorted(found: Sequence[Listed], column: str) -> list[Listed]:

@@ -9,7 +9,7 @@ import typer
 
 from smolsum import console
 from smolsum.cli.options import RunsFlag, runs_folder
-from smolsum.config.fields import TRACKERS, tracker_names
+from smolsum.config.fields import TRACKERS, names_in
 from smolsum.errors import SmolsumError, UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def track(
     seen.poll()
     settings = seen.config.get("run", {})
     known = sorted(path.stem for path in paths.trackers.glob("*.json"))
-    names = list(dict.fromkeys(to or known or tracker_names(str(settings.get("track", "")))))
+    names = list(dict.fromkeys(to or known or names_in(str(settings.get("track", "")))))
     if not names:
         raise UsageError(
             f"no tracker has run {paths.name!r}", hint=f"smolsum track {paths.reference} --to {TRACKERS[0]}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,9 +28,9 @@ from smolsum.config.hub import download_command
 from smolsum.errors import UnreachableError, UsageError
 
 if TYPE_CHECKING:
-    from smolsum.cli.grid import Planned
     from smolsum.config.resolve import Resolved
     from smolsum.config.sections import Config
+    from smolsum.training.grid import Planned, Previews
     from smolsum.training.memory_plan import MemoryPlan
 
 VIEW_FLAGS = ("--watch", "--ascii", "--readonly")
@@ -148,11 +148,10 @@ def train(
     if (ascii or readonly) and not watch:
         raise UsageError("--ascii and --readonly are for the view that --watch opens", hint="add --watch")
 
-    from smolsum.cli.grid import Previews, plan, select, show_plan
-    from smolsum.cli.sweep import variants
     from smolsum.config.resolve import render_with_sources, resolve
     from smolsum.tasks import TASKS
     from smolsum.tasks.plugins import name_plugins
+    from smolsum.training.grid import Previews, plan, select, variants
 
     task, plugins = name_plugins(plugin or [], task, config)
     place = {
@@ -183,15 +182,15 @@ def train(
         if dry_run:
             previews = Previews()
             if not output.quiet and any(one.state != "done" for one in planned):
-                from smolsum.cli.grid_check import check_plan
+                from smolsum.training.grid_train import check_plan
 
                 check_plan(planned, previews)
-            show_plan(planned, previews)
+            _show_plan(planned, previews)
             return
         if watch and any(one.state != "done" for one in planned):
             _leave(invocation, _train_and_watch(invocation.arguments, planned[0].root.parent, planned, **view))
             return
-        from smolsum.cli.grid_train import train_grid
+        from smolsum.training.grid_train import train_grid
 
         train_grid(planned, quiet=output.quiet, remedy=invocation.command_line)
         return
@@ -204,10 +203,10 @@ def train(
     runs = resolved.config.run.dir
     if dry_run:
         resolved, small = _with_rates(resolved, advise=not output.quiet)
-        show = None if output.quiet else _forecast(resolved.config)  # before any output, as it may fail
+        forecast = None if output.quiet else _forecast(resolved.config)  # before any output, as it may fail
         console.data(render_with_sources(resolved).rstrip())
-        if show:
-            show()
+        if forecast:
+            _show_forecast(resolved.config, *forecast)
             if small:
                 console.narrate(small)
     elif watch:
@@ -234,17 +233,18 @@ def _train(config: Config, resume: str | None, place: Mapping[str, str | None], 
         with Progress(quiet=quiet) as progress:
             progress.phase("starting")  # the imports below take seconds on a cold disk
             from smolsum.training.loop import train as run_training
+            from smolsum.training.resume import fetched, first_folder, settings_of
 
             if resume and "://" in resume:
-                resume, mirror = _fetched(resume, config.run.dir, place["run.mirror"], progress.note)
+                resume, mirror = fetched(resume, config.run.dir, place["run.mirror"], progress.note)
                 place = {**place, "run.mirror": mirror}
-            settings = _resumed_settings(resume, config.run.dir, place) if resume else config
+            settings = settings_of(resume, config.run.dir, place) if resume else config
             run_training(settings, resume=resume, progress=progress, begun=made.append)
     except UsageError as error:
         if not (resume and "--set " in (error.hint or "")):
             raise
         hint = "put back what the run began with, as a resumed run keeps its settings, or start a new run with --config"
-        raise UsageError(error.message, hint=_first_folder(resume, config.run.dir) or hint) from error
+        raise UsageError(error.message, hint=first_folder(resume, config.run.dir) or hint) from error
     finally:  # also after a failure: the user needs the name to resume the run
         for run in made:
             console.data(str(run))
@@ -271,6 +271,32 @@ def _check_ahead(configs: Sequence[Config], *, warn: bool) -> None:
             console.narrate(note)
 
 
+def _show_plan(planned: Sequence[Planned], previews: Previews) -> None:
+    """Print a line for each run of a grid with its state and steps, and their total."""
+    from smolsum.training.grid import labels, steps_of
+
+    rows, left, unknown = [], 0, False
+    for one, (steps, shared) in zip(planned, steps_of(planned, previews), strict=True):
+        parts = []
+        for name, stage in one.config.stages.items():
+            epochs = f"{stage.epochs:g} {'epoch' if stage.epochs == 1 else 'epochs'}"
+            count = steps[name] if steps else 0
+            parts.append(f"{name} {count or epochs}{' (shared)' if name == shared else ''}")
+            left += 0 if name == shared or one.state == "done" else count
+        unknown = unknown or steps is None
+        state = f"goes on at step {one.step}" if one.state == "goes on" and one.step else one.state
+        rows.append([one.name, state, " > ".join(parts), *labels(one.config), one.config.model.path])
+    console.data_table(["name", "state", "steps", "strategy", "reward", "model"], rows)
+    states = [one.state for one in planned]
+    words = {"done": "done", "goes on": "to go on with", "to train": "to train"}
+    counts = ", ".join(f"{states.count(state)} {text}" for state, text in words.items() if state in states)
+    total = "steps known once the data are here" if unknown else f"{left} steps at most"
+    console.narrate(f"{len(planned)} runs: {counts}; {total}")
+    for one in planned:
+        if one.reason:
+            console.narrate(f"{one.name} is to train: {one.reason}")
+
+
 def _with_rates(resolved: Resolved, *, advise: bool) -> tuple[Resolved, str]:
     """Return the settings with the learning rates that the model decides, each with the reason as its source, and with
     `advise` the advice to take `--preset small` where a small model has settings for half a billion parameters."""
@@ -295,104 +321,49 @@ def _with_rates(resolved: Resolved, *, advise: bool) -> tuple[Resolved, str]:
     return replace(resolved, config=config, sources=sources), advice if 0 < parameters < SMALL and for_large else ""
 
 
-def _forecast(config: Config) -> Callable[[], None]:
-    """Return what prints the optimizer steps of each stage, the memory of the run, and advice on its length, as far as
-    data and model are on this machine. Raises what a training would raise, except where a hub does not answer."""
-    from smolsum.config.stage_steps import needs_data, planned_steps
+def _forecast(config: Config) -> tuple[dict[str, int], MemoryPlan | None, str]:
+    """Return the optimizer steps of each stage, the memory of the run, and advice on its length, as far as data and
+    model are on this machine; where a hub does not answer, no steps and the reason. Raises what a training would
+    raise."""
+    from smolsum.config.stages import needs_data, planned_steps
     from smolsum.tasks import TASKS
     from smolsum.training.data_preview import preview_advice
     from smolsum.training.difficulty import planned_kinds
     from smolsum.training.setup import forecast
 
-    task = TASKS[config.task.name]
+    task, kinds = TASKS[config.task.name], tuple[str, ...]()
     try:
-        kinds = (
-            planned_kinds(config, task, task.prompts.load_preview(config, "train").examples)
-            if needs_data(config)
-            else ()
-        )
-        steps, memory, advice = planned_steps(config, kinds), forecast(config), preview_advice(config)
+        if needs_data(config):
+            kinds = planned_kinds(config, task, task.prompts.load_preview(config, "train").examples)
+        return planned_steps(config, kinds), forecast(config), preview_advice(config)
     except UnreachableError as error:
-        missing = f"steps and memory: known once the data are here: {error.message}; {error.hint}"
-        return lambda: console.narrate(missing)
-
-    def show() -> None:
-        _show_forecast(config, steps, memory)
-        if advice:
-            console.narrate(advice)
-
-    return show
+        return {}, None, f"steps and memory: known once the data are here: {error.message}; {error.hint}"
 
 
-def _show_forecast(config: Config, steps: dict[str, int], memory: MemoryPlan | None) -> None:
-    from smolsum.config.stage_schedule import described
+def _show_forecast(config: Config, steps: dict[str, int], memory: MemoryPlan | None, advice: str) -> None:
+    from smolsum.config.stages import described
 
-    epochs = {name: "" if stage.steps else f" (epochs = {stage.epochs:g})" for name, stage in config.stages.items()}
-    console.table(["stage", "steps"], [[stage, f"{count}{epochs[stage]}"] for stage, count in steps.items()])
-    for name, stage in config.stages.items():
-        if text := described(stage):
+    rows = []
+    for name, count in steps.items():
+        stage = config.stages[name]
+        rows.append([name, f"{count}{'' if stage.steps else f' (epochs = {stage.epochs:g})'}"])
+    if rows:
+        console.table(["stage", "steps"], rows)
+    for name in steps:
+        if text := described(config.stages[name]):
             console.narrate(f"stage {name}, from the first step to the last: {text}")
-    if memory is None:
-        path = config.model.path
-        console.narrate(f"memory: known once {path} is on this machine ({download_command(path)})")
-    else:
+    if memory is not None:
         sizes = {**memory.parts, "peak": memory.peak, "peak without chunks": memory.whole}
-        rows = [[name, f"{size / 1e9:.2f}"] for name, size in sizes.items()]
-        console.table(["memory", "GB"], [*rows, [f"limit: {memory.limit.source}", f"{memory.limit.size / 1e9:.2f}"]])
+        sizes[f"limit: {memory.limit.source}"] = memory.limit.size
+        console.table(["memory", "GB"], [[name, f"{size / 1e9:.2f}"] for name, size in sizes.items()])
         console.narrate(memory.line)
         for warning in memory.warnings:
             console.warn(warning)
-
-
-def _resumed_settings(run: str, runs_dir: str, flags: Mapping[str, str | None]) -> Config:
-    """Return the settings that a run began with, except the given `flags`. `run` is a path, or a name in `runs_dir`."""
-    from smolsum.config.resolve import resolve
-    from smolsum.runs.paths import open_run
-    from smolsum.tasks import TASKS
-    from smolsum.tasks.plugins import require_plugins
-
-    paths = open_run(run, Path(runs_dir))
-    require_plugins(paths)
-    if not paths.config.is_file():
-        raise UsageError(
-            f"{paths.root} has no config.toml, so its settings are not known",
-            hint="restore config.toml from a copy or the run's mirror, or start a new run",
-        )
-    return resolve(TASKS, config_file=paths.config, flags={"run.dir": str(paths.root.parent), **flags}).config
-
-
-def _first_folder(run: str, runs_dir: str) -> str:
-    """Return a hint to change to the folder in which a run began, where that has a relative path of its settings that
-    this folder lacks; empty otherwise."""
-    from smolsum.config.presets import leaves
-    from smolsum.runs.paths import open_run
-    from smolsum.runs.record_io import read_object
-
-    paths = open_run(run, Path(runs_dir))
-    settings = leaves(read_object(paths.config))
-    root, named = paths.root.resolve(), Path(str(settings.get("run.dir", "runs")))
-    if named.is_absolute() or root.parent.parts[-len(named.parts) :] != named.parts:
-        return ""
-    first = root.parents[len(named.parts)]
-    for key in ("data.path", "model.path"):
-        path = Path(str(settings.get(key, "")))
-        if not path.is_absolute() and not path.exists() and (first / path).exists():
-            there = f"cd {shlex.quote(str(first))}"
-            return f"{there}, where the run began, as {key} = {str(path)!r} is relative to that folder"
-    return ""
-
-
-def _fetched(url: str, runs_dir: str, mirror: str | None, note: Callable[[str], None]) -> tuple[str, str]:
-    """Copy a run from its mirror. Returns the path of the copy and the mirror from now on: the same, unless `mirror` is
-    given."""
-    from smolsum.runs.mirror import fetch_run
-
-    if "MLX_RANK" in os.environ:
-        raise UsageError(
-            "several processes cannot fetch one run", hint=f"copy it here first, then --resume {Path(runs_dir)}/NAME"
-        )
-    paths = fetch_run(url, Path(runs_dir), note)
-    return str(paths.root), url.rstrip("/").rsplit("/", 1)[0] if mirror is None else mirror
+    elif steps:
+        path = config.model.path
+        console.narrate(f"memory: known once {path} is on this machine ({download_command(path)})")
+    if advice:
+        console.narrate(advice)
 
 
 def _train_and_watch(
@@ -402,6 +373,8 @@ def _train_and_watch(
     the view, print the run's directory, or those of the grid's runs that are complete. Returns the training's exit
     code, 0 while it continues."""
     from smolsum.cli.watch import able_to_draw, show
+    from smolsum.runs.paths import RunPaths
+    from smolsum.training.grid import is_finished
     from smolsum.watch.start_trainer import launch
 
     if not able_to_draw():
@@ -412,17 +385,10 @@ def _train_and_watch(
             show(paths, (), ascii=ascii, readonly=readonly, following=bool(grid))
         except KeyboardInterrupt:  # before the view takes Ctrl-C as a key
             console.narrate(f"run continues: smolsum watch {paths.reference}")
-    roots = _complete(grid) if grid else [paths.root] if paths else []
-    for root in roots:
+    complete = [one.root for one in grid if is_finished(RunPaths(one.root))]
+    for root in complete if grid else [paths.root] if paths else []:
         console.data(str(root))
     return launched.process.poll() or 0
-
-
-def _complete(grid: Sequence[Planned]) -> list[Path]:
-    from smolsum.cli.grid import is_finished
-    from smolsum.runs.paths import RunPaths
-
-    return [one.root for one in grid if is_finished(RunPaths(one.root))]
 
 
 def _leave(invocation: Invocation, code: int) -> None:

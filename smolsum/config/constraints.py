@@ -62,23 +62,18 @@ class Constraint:
         return min(max(self.shortfall(found) / (1.0 if self.level is not None else self.unit), -1.0), 1.0)
 
 
-def parse_constraints(text: str) -> tuple[Constraint, ...]:
+def parse_constraints(text: str, source: str = "") -> tuple[Constraint, ...]:
     """Return the constraints of a text, separated by semicolons; a mean in a range with two ends is two constraints.
 
-    Raises UsageError, which quotes the part that is wrong.
+    Raises UsageError, which quotes the part that is wrong and names the `source` of the text.
     """
-    found = [part for one in text.split(";") if one.strip() for part in _parse(one.strip())]
-    if len({one.text for one in found}) < len(found):
-        raise UsageError(f"constraint {text!r} names the same range twice", hint="leave one out")
-    return tuple(found)
-
-
-def parse_from(text: str, source: str) -> tuple[Constraint, ...]:
-    """Return the constraints of a setting; the error names the `source` that gave it."""
     try:
-        return parse_constraints(text)
+        found = [part for one in text.split(";") if one.strip() for part in _parse(one.strip())]
+        if len({one.text for one in found}) < len(found):
+            raise UsageError(f"constraint {text!r} names the same range twice", hint="leave one out")
     except UsageError as error:
-        raise UsageError(f"{source}: {error.message}", hint=error.hint) from error
+        raise UsageError(f"{source}: {error.message}", hint=error.hint) if source else error from None
+    return tuple(found)
 
 
 def _parse(text: str) -> list[Constraint]:

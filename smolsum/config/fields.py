@@ -23,41 +23,27 @@ class Rule:
     remedy: str = ""
 
 
-def worker_urls(text: str) -> list[str]:
-    """The URLs in a value of `workers.urls`."""
-    return [url.strip().rstrip("/") for url in text.split(",") if url.strip()]
-
-
-def _are_workers(text: str) -> bool:
-    """Whether a text is empty, or has URLs of workers, each once."""
-    urls = worker_urls(text)
-    return not text or (all(map(_is_worker, urls)) and len(urls) == len(set(urls)) > 0)
-
-
 TRACKERS = ("trackio", "wandb", "tensorboard", "mlflow")
 """Experiment trackers that a run can be mirrored to."""
 
 
-def tracker_names(text: str) -> list[str]:
-    """The names in a value of `run.track`."""
+def names_in(text: str) -> list[str]:
+    """The names in a setting that has several, separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _are_trackers(text: str) -> bool:
-    """Whether a text is empty, or has names of trackers, each once."""
-    names = tracker_names(text)
-    return not text or (set(names) <= set(TRACKERS) and len(names) == len(set(names)) > 0)
+def worker_urls(text: str) -> list[str]:
+    """The URLs in a value of `workers.urls`."""
+    return [url.rstrip("/") for url in names_in(text)]
 
 
-def band_names(text: str) -> list[str]:
-    """The names in a value of `difficulty.bands`."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+def _each_once(names: list[str], holds: Callable[[str], bool]) -> bool:
+    """Whether there are names, each of which holds, and none twice."""
+    return len(names) == len(set(names)) > 0 and all(map(holds, names))
 
 
-def _are_bands(text: str) -> bool:
-    """Whether a text has two plain names or more, each once."""
-    names = band_names(text)
-    return len(names) == len(set(names)) > 1 and all(re.fullmatch(r"[A-Za-z][\w-]*", name, re.ASCII) for name in names)
+def _is_band(name: str) -> bool:
+    return bool(re.fullmatch(r"[A-Za-z][\w-]*", name, re.ASCII))
 
 
 def _is_worker(url: str) -> bool:
@@ -92,12 +78,29 @@ _PLAIN = "a plain name (letters, digits, '.', '_' and '-', starting with a lette
 StageName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", s, re.ASCII)))]
 RunName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"([A-Za-z0-9][\w.-]*)?", s, re.ASCII)))]
 WorkerUrls = Annotated[
-    str, Rule("URLs of workers, each once", _are_workers, "--worker http://HOST:PORT, as serve-worker prints it")
+    str,
+    Rule(
+        "URLs of workers, each once",
+        lambda s: not s or _each_once(worker_urls(s), _is_worker),
+        "--worker http://HOST:PORT, as serve-worker prints it",
+    ),
 ]
 Trackers = Annotated[
-    str, Rule(f"names of trackers ({', '.join(TRACKERS)}), each once", _are_trackers, f"--track {TRACKERS[0]}")
+    str,
+    Rule(
+        f"names of trackers ({', '.join(TRACKERS)}), each once",
+        lambda s: not s or _each_once(names_in(s), TRACKERS.__contains__),
+        f"--track {TRACKERS[0]}",
+    ),
 ]
-Bands = Annotated[str, Rule("two names or more, each once", _are_bands, "--set difficulty.bands=easy,medium,hard")]
+Bands = Annotated[
+    str,
+    Rule(
+        "two names or more, each once",
+        lambda s: len(names_in(s)) > 1 and _each_once(names_in(s), _is_band),
+        "--set difficulty.bands=easy,medium,hard",
+    ),
+]
 StartPrompts = Annotated[
     str,
     Rule(

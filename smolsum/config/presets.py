@@ -11,7 +11,7 @@ To add a preset, add a file, or a table to the file of a task. It opens with a c
 that it reproduces, or says that it reproduces no table. `read_file` reads a user's own configuration in the same way.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -22,7 +22,6 @@ import tomli
 
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError, nearest
-from smolsum.types import Criterion
 
 KINDS = ("profiles", "models", "strategies")
 """The folders of presets, which are also fields of `TaskPresets`."""
@@ -68,44 +67,20 @@ def task_presets(task: str) -> TaskPresets:
     return TaskPresets(**own)
 
 
-class ConfigurablePrompts(Protocol):
-    """As `smolsum.tasks.base.TaskPrompts`."""
-
-    @property
-    def category(self) -> str: ...
-
-
-class ConfigurableRewards(Protocol):
-    """As `smolsum.tasks.base.TaskRewards`."""
-
-    @property
-    def signals(self) -> Mapping[str, Any]: ...
-    @property
-    def length_signals(self) -> Collection[str]: ...
-    @property
-    def adjust_weights(self) -> Callable[[Mapping[str, float], TaskConfig], Mapping[str, float]]: ...
-
-
-class ConfigurableEvaluation(Protocol):
-    """As `smolsum.tasks.base.TaskEvaluation`."""
-
-    @property
-    def criteria(self) -> Sequence[Criterion]: ...
-
-
 class ConfigurableTask(Protocol):
-    """What a configuration needs to know of a task; `smolsum.tasks.base.Task` explains each field."""
+    """What a configuration needs to know of a task; `smolsum.tasks.base.Task`, of a higher floor, explains each
+    field."""
 
     @property
     def name(self) -> str: ...
     @property
     def settings(self) -> type[TaskConfig]: ...
     @property
-    def prompts(self) -> ConfigurablePrompts: ...
+    def prompts(self) -> Any: ...
     @property
-    def rewards(self) -> ConfigurableRewards: ...
+    def rewards(self) -> Any: ...
     @property
-    def evaluation(self) -> ConfigurableEvaluation: ...
+    def evaluation(self) -> Any: ...
     @property
     def check(self) -> Callable[[Config], Sequence[str]]: ...
     @property

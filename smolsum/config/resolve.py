@@ -17,10 +17,9 @@ from typing import Any, Literal, get_type_hints
 
 import tomli
 
-from smolsum.config.combinations import check_combinations
-from smolsum.config.constraints import parse_from
+from smolsum.config.checks import check_together
+from smolsum.config.constraints import parse_constraints
 from smolsum.config.fields import Share, StageName, base_type, check_value
-from smolsum.config.judge_criteria import check_judge
 from smolsum.config.presets import (
     ConfigurableTask,
     Entry,
@@ -34,8 +33,6 @@ from smolsum.config.presets import (
     task_defaults,
 )
 from smolsum.config.sections import SECTIONS, STAGE_FIELDS, Config, StageConfig, TaskConfig, to_toml
-from smolsum.config.stage_schedule import check_schedules
-from smolsum.config.stage_steps import check_mixes
 from smolsum.errors import UsageError, nearest
 
 INHERITED = {
@@ -353,7 +350,7 @@ def _build(given: dict[str, Given], schema: Schema) -> Resolved:
     sources: dict[str, str] = {}
     sections: dict[str, Any] = {}
     if constraints := given.get("grpo.constraints"):
-        parse_from(constraints.value, constraints.source)
+        parse_constraints(constraints.value, constraints.source)
     given.setdefault("task.name", Given(schema.task.name, "default", "preset"))
     for name, record in schema.sections.items():
         values = {}
@@ -368,9 +365,7 @@ def _build(given: dict[str, Given], schema: Schema) -> Resolved:
             sources[f"task.{key}"] = source
     stages = {name: _stage(name, given, sources, schema, sections["task"]) for name in _stage_names(given)}
     config = Config(**sections, stages=stages)
-    check_combinations(config, sources)
-    check_mixes(config, sources, schema.task)
-    check_judge(config, sources, schema.task)
+    check_together(config, sources, schema.task)
     schema.task.check(config)
     return Resolved(config, sources)
 
@@ -398,11 +393,12 @@ def _stage(
     name: str, given: Mapping[str, Given], sources: dict[str, str], schema: Schema, task: TaskConfig
 ) -> StageConfig:
     """Return one stage and record its sources; settings that it lacks come from the run's sections."""
-    prefix = f"stages.{name}"
-    weights = {key: item for key, item in given.items() if key.startswith(f"{prefix}.rewards.")}
-    if not any(item.value for item in weights.values()):
+    prefix, adjust = f"stages.{name}", schema.task.rewards.adjust_weights
+    tables = {table: _table(given, f"{prefix}.{table}") for table in ("rewards", "rewards_end", "mix", "mix_end")}
+    weights, ends = tables["rewards"], tables["rewards_end"]
+    if not any(weights.values()):
         hint = f"add `rewards = {{ {next(iter(schema.task.rewards.signals))} = 1.0 }}` below [{prefix}]"
-        source = next(iter(weights.values()), given[prefix]).source
+        source = given[f"{prefix}.rewards.{next(iter(weights))}" if weights else prefix].source
         raise UsageError(f"{source}: stage {name} has no reward of any weight", hint=hint)
     chosen = {field: Given(value, "default", "preset") for field, value in OWN.items()}
     for field, key in INHERITED.items():
@@ -416,28 +412,22 @@ def _stage(
             chosen[field] = item
     if rank["epochs"] > rank["steps"]:
         chosen["steps"] = Given(0, f"derived, as {prefix}.epochs is given", "preset")
-    rewards, ends = _table(given, f"{prefix}.rewards"), _table(given, f"{prefix}.rewards_end")
-    sources |= {key: item.source for key, item in weights.items()}
-    adjusted = dict(schema.task.rewards.adjust_weights(rewards, task))
-    if adjusted != rewards:
-        for key in weights:
-            del sources[key]
-        sources |= dict.fromkeys((f"{prefix}.rewards.{s}" for s in adjusted), f"task {schema.task.name}, derived")
+    rewards = tables["rewards"] = dict(adjust(weights, task))
     if ends:
-        moved = schema.task.rewards.adjust_weights({**rewards, **ends}, task)
-        ends = {signal: weight for signal, weight in moved.items() if signal in ends or weight != adjusted.get(signal)}
+        moved = adjust({**weights, **ends}, task).items()
+        ends = {signal: weight for signal, weight in moved if signal in ends or weight != rewards.get(signal)}
+        tables["rewards_end"] = ends
     if chosen["mask_truncated"].value == "auto":
-        trained = {**ends, **{signal: weight for signal, weight in adjusted.items() if weight}}
-        bounded = [one.measured for one in parse_from(chosen["constraints"].value, chosen["constraints"].source)]
+        trained = {**ends, **{signal: weight for signal, weight in rewards.items() if weight}}
+        bounded = [one.measured for one in parse_constraints(chosen["constraints"].value, chosen["constraints"].source)]
         chosen["mask_truncated"] = _auto_mask([*trained, *bounded], schema.task.rewards.length_signals)
     sources |= {f"{prefix}.{field}": item.source for field, item in chosen.items()}
-    tables: dict[str, Any] = {"mix": _table(given, f"{prefix}.mix"), "mix_end": _table(given, f"{prefix}.mix_end")}
-    for table, found in {**tables, "rewards_end": ends}.items():
-        keys = (f"{prefix}.{table}.{name}" for name in found)
-        sources |= {key: given[key].source if key in given else f"task {schema.task.name}, derived" for key in keys}
-    stage = StageConfig(rewards=adjusted, rewards_end=ends, **tables, **{f: item.value for f, item in chosen.items()})
-    check_schedules(prefix, stage, sources)
-    return stage
+    for table, found in tables.items():
+        for key in (f"{prefix}.{table}.{name}" for name in found):
+            derived = key not in given or (table == "rewards" and rewards != weights)
+            sources[key] = f"task {schema.task.name}, derived" if derived else given[key].source
+    settings: dict[str, Any] = {**tables, **{field: item.value for field, item in chosen.items()}}
+    return StageConfig(**settings)
 
 
 def _auto_mask(signals: Iterable[str], length_signals: Collection[str]) -> Given:

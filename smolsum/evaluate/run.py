@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from smolsum import console
 from smolsum.config.sections import Config
 from smolsum.console import Meter
-from smolsum.errors import UsageError
+from smolsum.errors import InterruptedRun, SmolsumError, UnreachableError, UsageError
 from smolsum.evaluate.evaluated_model import Target
-from smolsum.evaluate.judgements import judged_summary
+from smolsum.evaluate.judge_cost import CostLimitError
+from smolsum.evaluate.judgements import judge_spec, judged_summary
 from smolsum.evaluate.prompt_encoding import encode_prompts, meteor_matching, split_fingerprints
 from smolsum.evaluate.sampling import GREEDY, DecodingSettings, complete, complete_by_api, complete_by_workers
 from smolsum.evaluate.storage import KEY, TASK, WEIGHTS, Completer, find_kept, obtain, write_scores
@@ -282,3 +283,75 @@ def _means(task: Task, decoding: DecodingSettings) -> str:
     if task.evaluation.aggregate_samples:
         return f"{decoding.name}; means over all samples, intervals over examples"
     return f"{decoding.name}; means over the first sample of each"
+
+
+class _NoCriteriaError(UsageError):
+    """A judge by flag for a task that has nothing to judge."""
+
+
+def evaluate_all(
+    targets: Mapping[str, Callable[[], Target]],
+    *,
+    split: str,
+    judging: JudgeOptions | None,
+    skip: bool,
+    quiet: bool,
+    remedy: str,
+) -> None:
+    """Evaluate each target and print its folder; with `skip` not those that have all scores.
+
+    A failure does not stop the others, unless the judge is out of reach, too dear or has nothing to judge, which is the
+    same for all. Raises SmolsumError with the names of the failed ones in the end.
+    """
+    failed: dict[str, SmolsumError] = {}
+    by_flag = judging is not None and judging.by_flag
+    for number, (name, make) in enumerate(targets.items(), start=1):
+        try:
+            target = make()
+            task = TASKS[target.config.task.name]
+            if by_flag and not task.evaluation.criteria:
+                hint = "leave --judge and --second-judge out"
+                raise _NoCriteriaError(f"task {task.name} has no criteria for a judge", hint=hint)
+            if skip and _is_done(target, judging):
+                folder = target.folder
+            else:
+                if judging is not None:
+                    judging.cost.evaluations_left = len(targets) - number + 1
+                if not quiet and len(targets) > 1:
+                    console.narrate(f"evaluation {number} of {len(targets)}: {name}")
+                if not quiet and target.chosen:
+                    console.narrate(target.chosen)
+                folder = evaluate(target, split=split, judging=judging, quiet=quiet, remedy=remedy)
+        except (UnreachableError, InterruptedRun, CostLimitError, _NoCriteriaError):
+            raise
+        except SmolsumError as error:
+            if len(targets) == 1:
+                raise
+            failed[name] = error
+            console.warn(f"{name}: {error.message}" + (f" ({error.hint})" if error.hint else ""))
+            continue
+        console.data(str(folder))
+    if failed:
+        summary = f"{len(failed)} of {len(targets)} evaluations failed: {', '.join(failed)}"
+        first = next(iter(failed.values()))
+        # a wrong request fails every time
+        wrong = all(isinstance(error, UsageError) for error in failed.values())
+        hint = first.hint if wrong and first.hint else f"{remedy} tries them again"
+        raise SmolsumError(summary, hint=hint) from first
+
+
+def _is_done(target: Target, judging: JudgeOptions | None) -> bool:
+    """Return whether the folder has all scores, and with `judging` all judgements of that judge."""
+    if not has_scores(target.folder):
+        return False
+    criteria = TASKS[target.config.task.name].evaluation.criteria
+    if judging is None or not criteria:
+        return True
+    summary = read_summary(target.folder)
+    if summary.judge != judge_spec(judging.endpoint, judging.rounds, criteria).name:
+        return False
+    if summary.judging is not None and summary.judging.missing:
+        return False
+    second = (summary.judging and summary.judging.second) or {}
+    wanted = judging.second
+    return wanted is None or (second.get("model"), second.get("endpoint")) == (wanted.model, wanted.address)

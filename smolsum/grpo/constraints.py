@@ -139,10 +139,10 @@ class Multipliers(Stateful):
     def state(self) -> Any:
         """By constraint the multiplier, its integral and the last error."""
         rows = zip(self.constraints, self.values, self._integrals, self._errors, strict=True)
-        return {one.text: list(row) for one, *row in rows}
+        return {one.text: list(row) for one, *row in rows} or None
 
     def load(self, state: Any) -> None:
-        rows = [state.get(one.text, row) for one, row in zip(self.constraints, self.state().values(), strict=True)]
+        rows = [state[one.text] for one in self.constraints]
         self.values, self._integrals, self._errors = ([row[place] for row in rows] for place in range(3))
 
     def _move(self, k: int, error: float) -> None:

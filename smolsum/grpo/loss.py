@@ -21,6 +21,9 @@ Where this departs from the papers:
 Where this departs from TRL 1.16, beyond 2 and 7: KL estimates are not weighted with the ratio unless `kl_unbiased` is
 set; truncated weights have no lower bound; clip metrics of sequence losses leave out masked rows.
 
+A term on the entropy would need more than a line here: `entropy_GT` has no gradient (`smolsum/policy/logprobs.py`), and
+groups whose advantages are all 0 are skipped.
+
 Axes: G rollouts of a prompt, T completion tokens.
 """
 

@@ -60,7 +60,7 @@ class RewardBalance(Stateful):
         return {f"rewards/{name}/weight": weight for name, weight in weights.items()}
 
     def state(self) -> Any:
-        return {name: list(pair) for name, pair in self._sums.items()}
+        return {name: list(pair) for name, pair in self._sums.items()} or None
 
     def load(self, state: Any) -> None:
         self._sums = {name: (total, count) for name, (total, count) in state.items()}

@@ -28,6 +28,10 @@ class Sampled(Protocol):
         """The rewards: float64 (P, G), NaN where a rollout has none."""
 
     @property
+    def idle(self) -> Any:
+        """Whether a group teaches nothing, as all of its rollouts earn the same: boolean (P,)."""
+
+    @property
     def measured(self) -> Sequence[Any]:
         """What the stage's constraints bound (`Bounded`)."""
 
@@ -40,15 +44,16 @@ class Stateful:
 
     def weights(self, rewards: Mapping[str, float]) -> Mapping[str, float]:
         """Return the weights of the rewards of the next step to be scored, given those of the schedule or of the part
-        before."""
+        before. Called several times for a step, so it changes nothing."""
         return rewards
 
     def observe(self, sampled: Sampled, weights: Mapping[str, float]) -> Mapping[str, float]:
-        """Take in a step that the policy has learnt from, scored with these weights, and return metrics of the step."""
+        """Take in all that a step sampled, scored with these weights, and return metrics of the step. Called once for a
+        step, after its update. With `train.refill_rounds` groups of prompts to come are among them."""
         return {}
 
     def state(self) -> Any:
-        """Return what `load` needs, as values in JSON; empty or None where there is nothing to keep."""
+        """Return what `load` needs, as values in JSON; None where there is nothing to keep."""
         return None
 
     def load(self, state: Any) -> None:

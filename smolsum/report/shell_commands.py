@@ -8,7 +8,7 @@ from smolsum.config.presets import preset_names, read_preset
 from smolsum.config.resolve import resolve
 from smolsum.config.run_labels import FINETUNED, LENGTH_ONLY, REWARD_SETS, STAGES
 from smolsum.config.sections import RunConfig, TaskConfig
-from smolsum.config.stage_steps import planned_steps
+from smolsum.config.stages import planned_steps
 from smolsum.evaluate.tables import with_judge
 from smolsum.report.collect import EvaluationResult, ReportInputs, TrainedRun
 from smolsum.runs.evaluation_records import Judging

@@ -74,6 +74,8 @@ class _Stop(BaseException):
 _stopped_s = 0.0
 _loop: asyncio.AbstractEventLoop | None = None
 _loop_thread: threading.Thread
+_waiting = dict[Coroutine[Any, Any, Any], asyncio.AbstractEventLoop]()
+"""those that have not had their turn in their loop"""
 
 
 def now() -> float:
@@ -130,15 +132,21 @@ def await_in_loop(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     loop, thread, answered = _loop, _loop_thread, threading.Event()
 
     async def guarded() -> Any:
+        _waiting.pop(coroutine, None)
         try:
             return await call()
         except (SystemExit, KeyboardInterrupt) as error:  # would end the loop
             raise _ended(error) from error
 
-    future = asyncio.run_coroutine_threadsafe(guarded(), loop)
+    coroutine = guarded()
+    _waiting[coroutine] = loop
+    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     try:
         while not future.done():  # a thread that only waits is not interrupted
             concurrent.futures.wait([future], REPORT_S)
+            if loop.is_closed() and coroutine in _waiting:  # another function hung in the loop, which has ended
+                del _waiting[coroutine]
+                return await_in_loop(call)
         return future.result()
     finally:
         if not future.done():
@@ -154,6 +162,8 @@ def await_in_loop(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     with suppress(_Stop):
         loop.run_forever()
+    for coroutine in [one for one, own in _waiting.items() if own is loop]:
+        coroutine.close()
     loop.close()
 
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from smolsum.config.judge_criteria import judged_by
+from smolsum.config.checks import judged_by
 from smolsum.config.sections import Config, JudgeConfig
 from smolsum.rewards.signal import Facts, Values
 from smolsum.types import Criterion, RolloutGroup, Seen

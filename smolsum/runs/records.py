@@ -29,6 +29,8 @@ NOTES = (
     "reader_back", "grader_back", "reward-judge_back", "memory", "difficulty",
 )  # fmt: skip
 """Kinds of events that are no warnings."""
+GRID = ".grid.json"
+"""the file of a `GridRecord`, in a directory of runs"""
 State = Literal["starting", "running", "pausing", "paused", "finished", "failed", "interrupted"]
 RunOfGridState = Literal["to train", "loading", "training", "done", "failed"]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
-from smolsum.config.fields import tracker_names
+from smolsum.config.fields import names_in
 from smolsum.config.run_labels import model_name
 from smolsum.errors import SmolsumError
 from smolsum.files import digest, replace
@@ -275,7 +275,7 @@ class Trackers:
 
     def __init__(self, names: str) -> None:
         """Raise UsageError for a tracker in `names`, separated by commas, whose package is missing."""
-        self._names = tracker_names(names)
+        self._names = names_in(names)
         for name in self._names:
             check_tracker(name, "; --track none goes without")  # a run may be resumed on another machine
         self._processes: list[_Process] = []

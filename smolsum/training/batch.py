@@ -14,7 +14,7 @@ import numpy as np
 
 from smolsum.config.constraints import parse_constraints
 from smolsum.config.sections import Config, StageConfig
-from smolsum.config.stage_schedule import stage_at
+from smolsum.config.stages import stage_at
 from smolsum.config.targets import TARGET
 from smolsum.errors import PluginError, SmolsumError
 from smolsum.grpo.advantages import teaches_nothing, zero_spread
@@ -127,7 +127,7 @@ class BatchSampler:
         lap: Callable[[str], None] = lambda name: None,
     ) -> None:
         """`signals` are the task's, `measure` is how it measures a completion; `first_step` is the number in the run of
-        the stage's first step, `steps` how many the stage has and `run_steps` the run; `balance` adapts its weights;
+        the stage's first step, `steps` how many the stage has and `run_steps` the run; `parts` adapt its weights;
         `lap` is called with the name of each timed part as it ends."""
         self.source, self.order, self.config, self.stage, self.signals = source, order, config, stage, signals
         self._constraints, self._measure = parse_constraints(stage.constraints), measure

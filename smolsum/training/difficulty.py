@@ -12,7 +12,7 @@ from pathlib import Path
 
 import xxhash
 
-from smolsum.config.fields import band_names
+from smolsum.config.fields import names_in
 from smolsum.config.sections import Config, DifficultyConfig
 from smolsum.errors import UsageError, nearest
 from smolsum.runs.evaluation_records import SCORES, Score
@@ -48,7 +48,7 @@ def in_bands(
 ) -> tuple[str, ...]:
     """Return the band of each example, by its value: easy values first, equal ones in the order of a digest. An example
     whose value is missing is in no band (""), since nothing says how hard it is."""
-    names, sign = band_names(settings.bands), 1.0 if _is_harder(settings) == "high" else -1.0
+    names, sign = names_in(settings.bands), 1.0 if _is_harder(settings) == "high" else -1.0
     known = [(value, one.id) for one in examples if (value := values.get(one.id)) is not None]
     ranked = sorted(known, key=lambda pair: (sign * pair[0], xxhash.xxh3_64_hexdigest(pair[1].encode())))
     band = {name: names[place * len(names) // len(ranked)] for place, (_, name) in enumerate(ranked)}
@@ -59,7 +59,7 @@ def described(
     settings: DifficultyConfig, kinds: Sequence[str], values: Mapping[str, float | None], ids: Sequence[str]
 ) -> str:
     """Return the bands with their numbers of prompts and ranges of values, in words."""
-    found: dict[str, list[float]] = {name: [] for name in band_names(settings.bands)}
+    found: dict[str, list[float]] = {name: [] for name in names_in(settings.bands)}
     for kind, name in zip(kinds, ids, strict=True):
         if kind and (value := values.get(name)) is not None:
             found[kind].append(value)

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from smolsum.config.constraints import parse_constraints
 from smolsum.config.sections import Config
-from smolsum.config.stage_schedule import schedule_metrics
-from smolsum.config.stage_steps import planned_steps
+from smolsum.config.stages import planned_steps, schedule_metrics
 from smolsum.console import stop_signals
 from smolsum.errors import SmolsumError
 from smolsum.grpo.batch_gradient import gradients

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from smolsum.config.sections import Config
-from smolsum.config.stage_schedule import stage_at
-from smolsum.config.stage_steps import epoch_counts, kinds_by_place, mean_mix
+from smolsum.config.stages import epoch_counts, kinds_by_place, mean_mix, stage_at
 from smolsum.evaluate.sampling import DecodingSettings, complete
 from smolsum.grpo.stateful import Sampled, Stateful
 from smolsum.policy import distributed
@@ -58,8 +57,6 @@ class PromptOrder(Stateful):
         """the last epoch that was shuffled, by kind"""
         self._kinds: list[tuple[str, int]] = []
         """of each place, where the mix changes, with the number of places before that have it"""
-        self._first = 0
-        """the place that `_kinds` begins with"""
         if config.stages[stage].mix_end:
             mean_mix(stage, config.stages[stage], kinds)
             rounds = config.train.refill_rounds
@@ -67,12 +64,12 @@ class PromptOrder(Stateful):
             self._rows = {kind: [n for n, own in enumerate(kinds) if own == kind] for kind, _ in self._kinds}
 
     def take(self, step: int) -> list[Prompt]:
-        """Return the prompts of the stage's step (from 0)."""
+        """Return the prompts of the stage's step (from 0), the same ones whenever it is asked."""
         prompts = [self._at(place) for place in range(step * self.size, (step + 1) * self.size)]
         return [self._ask(prompt, step) for prompt in prompts] if self._ask else prompts
 
     def _at(self, place: int) -> Prompt:
-        kind, before = self._kinds[place - self._first] if self._kinds else ("", place)
+        kind, before = self._kinds[place] if self._kinds else ("", place)
         epoch, row = divmod(before, len(self._rows[kind]) if kind else self._epoch)
         return self.prompts[int(self._shuffled(epoch, kind)[row])]
 
@@ -91,40 +88,92 @@ class PromptOrder(Stateful):
         return order
 
 
-class LearningOrder(PromptOrder):
-    """An order that takes more of the kinds that teach more (`difficulty.adapt`).
+class DrawnOrder(PromptOrder):
+    """An order that draws the prompts of a step by what it observed in the steps before.
 
-    After Self-Evolving Curriculum (arXiv:2505.14970): what a kind teaches is the mean absolute advantage of its
-    rollouts, kept as a running value q, and the next mix is the stage's own, times exp(`SHARPNESS` q). The kinds of a
-    step are drawn up `ahead` steps before it, as its rollouts may be requested while the steps before it are learnt.
+    An order of one's own overrides `draw` and `learn`, and `state` and `load` for what these change. A step is drawn
+    `ahead` steps before it comes, or as many as may refill a step: until then its rollouts may be requested, and
+    `take` returns the same prompts for a step whenever it is asked.
     """
 
     def __init__(
         self, prompts: Sequence[Prompt], config: Config, stage: str, kinds: Sequence[str], *, ahead: int, **more: Any
     ) -> None:
         super().__init__(prompts, config, stage, kinds, **more)
+        self._steps_drawn = 1 + max(ahead, config.train.refill_rounds)
+        self._drawn: list[list[int]] = []
+        self._first = 0
+        """the step of the first ones drawn"""
+
+    def draw(self) -> list[int]:
+        """Return the places in `prompts` of the next step to be drawn, `size` of them."""
+        raise NotImplementedError
+
+    def learn(self, sampled: Sampled) -> Mapping[str, float]:
+        """Take in a step, and return metrics of it."""
+        raise NotImplementedError
+
+    def _at(self, place: int) -> Prompt:
+        while len(self._drawn) < self._steps_drawn:
+            self._drawn.append(self.draw())
+        step, own = divmod(place, self.size)
+        return self.prompts[self._drawn[step - self._first][own]]
+
+    def observe(self, sampled: Sampled, weights: Mapping[str, float]) -> Mapping[str, float]:
+        """Learn from a step, and draw another."""
+        metrics = self.learn(sampled)
+        self._drawn, self._first = [*self._drawn[1:], self.draw()], self._first + 1
+        return metrics
+
+    def state(self) -> Any:
+        return {"first": self._first, "drawn": self._drawn}
+
+    def load(self, state: Any) -> None:
+        self._first, self._drawn = state["first"], state["drawn"]
+
+
+class LearningOrder(DrawnOrder):
+    """An order that takes more of the kinds that teach more (`difficulty.adapt`).
+
+    After Self-Evolving Curriculum (arXiv:2505.14970): what a kind teaches is the mean absolute advantage of its
+    rollouts, kept as a running value q, and the next mix is the stage's own, times exp(`SHARPNESS` q).
+    """
+
+    def __init__(
+        self, prompts: Sequence[Prompt], config: Config, stage: str, kinds: Sequence[str], *, ahead: int, **more: Any
+    ) -> None:
+        super().__init__(prompts, config, stage, kinds, ahead=ahead, **more)
         self._mix, self._rate = config.stages[stage].mix, config.difficulty.adapt
         self._kind_of = {prompt.id: kind for prompt, kind in zip(prompts, kinds, strict=True)}
         self._teaches: dict[str, float] = {}
         self._promised, self._given = dict.fromkeys(self._mix, 0.0), dict.fromkeys(self._mix, 0)
-        for _ in range(1 + max(ahead, config.train.refill_rounds)):
-            self._draw_up()
 
-    def observe(self, sampled: Sampled, weights: Mapping[str, float]) -> Mapping[str, float]:
-        """Take in what the kinds of a step taught, and draw up another step."""
+    def draw(self) -> list[int]:
+        """Give each place to the kind that is furthest behind what the mixes so far promised it; each kind has its own
+        epochs."""
+        mix, found = self._now(), []
+        for _ in range(self.size):
+            for kind, share in mix.items():
+                self._promised[kind] += share
+            kind = max(mix, key=lambda one: (mix[one] > 0, self._promised[one] - self._given[one]))
+            epoch, row = divmod(self._given[kind], len(self._rows[kind]))
+            found.append(int(self._shuffled(epoch, kind)[row]))
+            self._given[kind] += 1
+        return found
+
+    def learn(self, sampled: Sampled) -> Mapping[str, float]:
         found: dict[str, list[float]] = {}
         for group, totals in zip(sampled.groups, sampled.totals, strict=True):
             present = totals[~np.isnan(totals)]
-            spread = float(present.std()) if present.size else 0.0
+            if not present.size:
+                continue  # without any reward nothing is known of what it teaches
+            spread = float(present.std())
             advantage = float(np.abs(present - present.mean()).mean()) / spread if spread else 0.0
             found.setdefault(self._kind_of[group.prompt.id], []).append(advantage)
         for kind, values in found.items():
             before = self._teaches.get(kind, fmean(values))
             self._teaches[kind] = before + self._rate * (fmean(values) - before)
-        mix = self._now()
-        self._kinds, self._first = self._kinds[self.size :], self._first + self.size
-        self._draw_up()
-        return {f"mix/{kind}": share for kind, share in mix.items()}
+        return {f"mix/{kind}": share for kind, share in self._now().items()}
 
     def _now(self) -> dict[str, float]:
         # a kind that was not seen yet is taken for one that teaches as much as the best
@@ -134,22 +183,12 @@ class LearningOrder(PromptOrder):
         }
         return {kind: size / sum(sizes.values()) for kind, size in sizes.items()}
 
-    def _draw_up(self) -> None:
-        """Give each place of another step to the kind that is furthest behind what the mixes so far promised it."""
-        mix = self._now()
-        for _ in range(self.size):
-            for kind, share in mix.items():
-                self._promised[kind] += share
-            kind = max(mix, key=lambda one: (mix[one] > 0, self._promised[one] - self._given[one]))
-            self._kinds.append((kind, self._given[kind]))
-            self._given[kind] += 1
-
     def state(self) -> Any:
-        return [self._teaches, self._promised, self._given, self._first, self._kinds]
+        return super().state() | {"teaches": self._teaches, "promised": self._promised, "given": self._given}
 
     def load(self, state: Any) -> None:
-        self._teaches, self._promised, self._given, self._first, kinds = state
-        self._kinds = [(kind, before) for kind, before in kinds]
+        super().load(state)
+        self._teaches, self._promised, self._given = state["teaches"], state["promised"], state["given"]
 
 
 def prompt_order(session: Session, setup: Setup, ahead: int = 0) -> PromptOrder:

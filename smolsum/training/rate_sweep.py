@@ -10,7 +10,7 @@ same steps, and by greedy completions of the validation split: a rate can raise 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil, isfinite, sqrt
 from statistics import fmean
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from smolsum.config.sections import Config, StageConfig
 from smolsum.console import stop_signals
 from smolsum.errors import InterruptedRun, UsageError
+from smolsum.files import finite
 from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.policy import distributed
 from smolsum.policy.load import snapshot
@@ -65,15 +66,17 @@ class Trial:
     """steps whose gradient was not finite"""
     greedy: Mapping[str, float]
 
+    def gains(self, start: Trial) -> tuple[float | None, float | None]:
+        """Return what sampled and greedy reward gained, None for one without a value."""
+        pairs = (self.reward, start.reward), (self.greedy.get("reward"), start.greedy.get("reward"))
+        sampled, greedy = (None if after is None or before is None else after - before for after, before in pairs)
+        return sampled, greedy
+
     def gain(self, start: Trial) -> float | None:
-        """Return the smaller one of what sampled and greedy reward gained; None where an update was not finite or a
-        reward is missing."""
-        pairs = [(self.reward, start.reward)]
-        if "reward" in start.greedy:
-            pairs.append((self.greedy.get("reward"), start.greedy["reward"]))
-        gains = [after - before for after, before in pairs if after is not None and before is not None]
-        whole = len(gains) == len(pairs) and not self.skipped and all(map(isfinite, gains))
-        return min(gains) if whole else None
+        """Return the smaller one of the gains; None where an update was not finite or a reward is missing."""
+        gains = self.gains(start)[: 2 if "reward" in start.greedy else 1]
+        known = [gain for gain in gains if gain is not None and isfinite(gain)]
+        return min(known) if len(known) == len(gains) and not self.skipped else None
 
     def keeps_language(self, start: Trial) -> bool:
         """Return whether the text stayed near that of the start: its KL divergence and its repetitions are small."""
@@ -106,6 +109,42 @@ class Sweep:
         best = max((gain for _, gain in gains), default=0.0)
         good = [trial for trial, gain in gains if gain > self.noise and gain >= ENOUGH * best]
         return min(good, key=lambda trial: trial.rate, default=None)
+
+    def verdict(self, trial: Trial) -> str:
+        """Return what a trial shows, in a few words."""
+        if trial is self.recommended():
+            return "recommended"
+        if trial.skipped:
+            return "not finite"
+        (sampled, greedy), noise = trial.gains(self.start), self.noise
+        known = [gain for gain in (sampled, greedy) if gain is not None]
+        if sampled is not None and sampled > noise and greedy is not None and greedy < -noise:
+            return "samples better, greedy worse"
+        if any(gain < -noise for gain in known):
+            return "worse"
+        if all(gain <= noise for gain in known):
+            return "no change"
+        return "better" if trial.keeps_language(self.start) else "reward without language"
+
+    def record(self, config: Config, command: str | None) -> dict[str, Any]:
+        """Return all that was measured, for JSON, with the command that trains with the recommended rate."""
+        best = self.recommended()
+        found = {
+            "schema_version": 1,
+            "model": config.model.path,
+            "data": config.data.path,
+            "task": config.task.name,
+            "adapter": config.model.adapter,
+            "stage": self.stage,
+            "steps": self.steps,
+            "seed": config.train.seed,
+            "noise": self.noise,
+            "start": asdict(self.start),
+            "trials": [asdict(trial) | {"gain": trial.gain(self.start)} for trial in self.trials],
+            "recommended": best.rate if best else None,
+            "command": command,
+        }
+        return dict(finite(found))
 
 
 class TrialKeeper(Keeper):

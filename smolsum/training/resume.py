@@ -1,10 +1,15 @@
-"""Where a run goes on: the fingerprints and steps of its stages, and the checkpoints that they save and restore."""
+"""Where a run goes on: its settings, the fingerprints and steps of its stages, the checkpoints that they save and
+restore."""
 
 import json
+import os
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from smolsum.config.presets import leaves
+from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.files import to_json
@@ -14,7 +19,11 @@ from smolsum.policy.load import Policy
 from smolsum.policy.weights import load_trained, save_trained
 from smolsum.runs import checkpoints, run_info
 from smolsum.runs.checkpoints import Checkpoint, Validation, rank
-from smolsum.runs.paths import RunPaths
+from smolsum.runs.mirror import fetch_run
+from smolsum.runs.paths import RunPaths, open_run
+from smolsum.runs.record_io import read_object
+from smolsum.tasks import TASKS
+from smolsum.tasks.plugins import require_plugins
 from smolsum.training.setup import stage_fingerprint
 
 OPTIMIZER = "optimizer.safetensors"
@@ -149,3 +158,43 @@ class StageCheckpoints:
         kept = ends | {found["step"] for found in self._best.values() if found}
         checkpoints.prune(self._paths, self._config.train.keep_checkpoints, kept | set(self._busy()))
         return True
+
+
+def settings_of(run: str, runs_dir: str, flags: Mapping[str, str | None]) -> Config:
+    """Return the settings that a run began with, except the given `flags`. `run` is a path, or a name in `runs_dir`."""
+    paths = open_run(run, Path(runs_dir))
+    require_plugins(paths)
+    if not paths.config.is_file():
+        raise UsageError(
+            f"{paths.root} has no config.toml, so its settings are not known",
+            hint="restore config.toml from a copy or the run's mirror, or start a new run",
+        )
+    return resolve(TASKS, config_file=paths.config, flags={"run.dir": str(paths.root.parent), **flags}).config
+
+
+def first_folder(run: str, runs_dir: str) -> str:
+    """Return a hint to change to the folder in which a run began, where that has a relative path of its settings that
+    this folder lacks; empty otherwise."""
+    paths = open_run(run, Path(runs_dir))
+    settings = leaves(read_object(paths.config))
+    root, named = paths.root.resolve(), Path(str(settings.get("run.dir", "runs")))
+    if named.is_absolute() or root.parent.parts[-len(named.parts) :] != named.parts:
+        return ""
+    first = root.parents[len(named.parts)]
+    for key in ("data.path", "model.path"):
+        path = Path(str(settings.get(key, "")))
+        if not path.is_absolute() and not path.exists() and (first / path).exists():
+            there = f"cd {shlex.quote(str(first))}"
+            return f"{there}, where the run began, as {key} = {str(path)!r} is relative to that folder"
+    return ""
+
+
+def fetched(url: str, runs_dir: str, mirror: str | None, note: Callable[[str], None]) -> tuple[str, str]:
+    """Copy a run from its mirror. Returns the path of the copy and the mirror from now on: the same, unless `mirror` is
+    given."""
+    if "MLX_RANK" in os.environ:
+        raise UsageError(
+            "several processes cannot fetch one run", hint=f"copy it here first, then --resume {Path(runs_dir)}/NAME"
+        )
+    paths = fetch_run(url, Path(runs_dir), note)
+    return str(paths.root), url.rstrip("/").rsplit("/", 1)[0] if mirror is None else mirror

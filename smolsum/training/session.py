@@ -82,8 +82,8 @@ class Session:
     def learns(self, *parts: Stateful) -> None:
         """Give these parts of the stage their state in the checkpoint, and save it with those to come."""
         for part in parts:
-            if state := self.state.get(part.name):
-                part.load(state)
+            if part.name in self.state:
+                part.load(self.state[part.name])
         self._parts = parts
 
     def steps(self, optimizer: Optimizer) -> Iterator[int]:
@@ -121,7 +121,7 @@ class Session:
         self.keeper.log({**metrics, **self.clock.times(), **self._system.metrics()}, rollouts)
 
     def _save(self, optimizer: Optimizer) -> None:
-        learnt = {part.name: state for part in self._parts if (state := part.state())}
+        learnt = {part.name: state for part in self._parts if (state := part.state()) is not None}
         self.keeper.save(self.setup.policy, optimizer, self.state | learnt, leaving=self._leaving)
 
     def _pause(self) -> bool:

@@ -2,12 +2,13 @@
 
 import dataclasses
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import combinations
 from typing import Any
 
-from smolsum.config.judge_criteria import asking
+from smolsum.config.checks import asking
 from smolsum.config.presets import leaves
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
@@ -76,8 +77,28 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
     """Load everything that `config` names; `begun` is run.json of a run that is resumed. Raises the errors of loading,
     UsageError for prompts over `max_input_tokens`, and MachineError where the memory does not suffice."""
     policy = load_shapes(config)
-    config = choose_rates(config, policy.model)
-    task = TASKS[config.task.name]
+    config, task = choose_rates(config, policy.model), TASKS[config.task.name]
+    splits, prompts, warnings = _load_prompts(config, task, policy)
+    memory = plan_memory(config, policy, prompts["train"], begun, load_shapes)
+    raise_wired_limit()
+    read_weights(policy)
+    policy = dataclasses.replace(policy, system=shared_system(prompts["train"]))
+    plugins = tuple(plugin for plugin in loaded_plugins() if plugin.serves(config))
+    measure = task.evaluation.measurer(list(splits.values()), config)
+    check_constraints(config, task.rewards.signals, prompts["train"][0], measure)
+    targets, examples = task.targets.of(config), {example.id: example for example in splits["train"].examples}
+    writer = PromptWriter(policy, task, config, targets, examples) if targets else None
+    warnings += memory.warnings
+    provenance = _provenance(config, task, policy, splits, prompts, plugins, warnings.append)
+    provenance |= {"memory": memory.record()}
+    return Setup(config, policy, task, prompts, writer, measure, provenance, memory, plugins, tuple(warnings))
+
+
+def _load_prompts(
+    config: Config, task: Task, policy: Policy
+) -> tuple[dict[str, Split], dict[str, tuple[Prompt, ...]], list[str]]:
+    """Return the splits, their prompts, and warnings about them. Raises UsageError for data that the rewards or the
+    judge cannot use, and for a judge where several ranks would each ask it."""
     splits = {name: task.prompts.load(config, name) for name in SPLITS}
     warnings = [*task.warnings(config), *(split.left_out for split in splits.values() if split.left_out)]
     used = {name: stage.used_signals for name, stage in config.stages.items()}
@@ -93,7 +114,7 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
         warnings.append(
             "this model cannot share a prompt among its completions: the prompt is computed for each one, more slowly"
         )
-    for a, b in (("train", "validation"), ("train", "test"), ("validation", "test")):
+    for a, b in combinations(SPLITS, 2):
         if shared := overlap(splits[a], splits[b]):
             warnings.append(
                 f"{len(shared)} prompts are in both the {a} and the {b} split: results on {b} flatter the model"
@@ -106,15 +127,21 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
                 f"{dropped} prompts of the {name} split are longer than {config.data.max_input_tokens} tokens "
                 "and were dropped"
             )
-    memory = plan_memory(config, policy, prompts["train"], begun, load_shapes)
-    warnings += memory.warnings
-    raise_wired_limit()
-    read_weights(policy)
-    policy = dataclasses.replace(policy, system=shared_system(prompts["train"]))
-    matcher = meteor_matching(task, config, warnings.append)
-    plugins = tuple(plugin for plugin in loaded_plugins() if plugin.serves(config))
+    return splits, prompts, warnings
+
+
+def _provenance(
+    config: Config,
+    task: Task,
+    policy: Policy,
+    splits: Mapping[str, Split],
+    prompts: Mapping[str, tuple[Prompt, ...]],
+    plugins: Sequence[Plugin],
+    warn: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return what the run is made from, for run.json and the fingerprints of its stages."""
     commits = {config.model.path: policy.commit, config.data.path: commit_of(config.data.path)}
-    provenance = {
+    found = {
         "model": {"path": config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
         | {"quantize": config.model.quantize},
         "tokenizer": tokenizer_digest(policy.tokenizer),
@@ -122,10 +149,9 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
         "revisions": {path: commit for path, commit in commits.items() if commit},
         "headlines": {headline.name: headline.title for headline in task.evaluation.headlines},
         "corpus": {name: corpus_facts(split, policy.tokenizer) for name, split in splits.items()},
-        "meteor": matcher,
+        "meteor": meteor_matching(task, config, warn),
         "settings": deciding(config),
         "plugins": [to_row(plugin.record()) for plugin in plugins],
-        "memory": memory.record(),
         "blas": preload(),
         "native": native.library() is not None,
         "versions": {name: version(name) for name in LIBRARIES},
@@ -136,12 +162,8 @@ def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
         },
     }
     if config.difficulty.by != "none":
-        provenance["bands"] = digest(planned_kinds(config, task, prompts["train"]))
-    measure = task.evaluation.measurer(list(splits.values()), config)
-    check_constraints(config, task.rewards.signals, prompts["train"][0], measure)
-    targets, examples = task.targets.of(config), {example.id: example for example in splits["train"].examples}
-    writer = PromptWriter(policy, task, config, targets, examples) if targets else None
-    return Setup(config, policy, task, prompts, writer, measure, provenance, memory, plugins, tuple(warnings))
+        found["bands"] = digest(planned_kinds(config, task, prompts["train"]))
+    return found
 
 
 def open_source(
@@ -200,22 +222,22 @@ def corpus_facts(split: Split, tokenizer: Any) -> dict[str, Any]:
 
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
     """Return what identifies the weights at a stage's end: a digest of model, data, settings, and the stages before
-    (`previous`). Stages with the same fingerprint train to the same weights."""
-    stage, grpo = dataclasses.asdict(config.stages[name]) | {"steps": steps}, dataclasses.asdict(config.grpo)
-    grpo |= {"mask_truncated": stage.pop("mask_truncated")}
-    if not previous or stage["beta"] == 0:  # in the first stage both references are the same
+    (`previous`). Stages with the same fingerprint train to the same weights. A setting counts where it differs from its
+    default, so that a setting which is new changes no fingerprint of before."""
+    stage, grpo = _changed(config.stages[name]) | {"steps": steps}, _changed(config.grpo)
+    grpo |= {"mask_truncated": stage.pop("mask_truncated", None)}
+    if not previous or config.stages[name].beta == 0:  # in the first stage both references are the same
         grpo.pop("reference", None)
+    rewards = _changed(config.rewards)
+    rewards.pop("timeout_s", None)  # a reward that takes longer is the same reward
     relevant = {
         "stage": stage,
         "model": provenance["model"],
         "tokenizer": provenance["tokenizer"],
         "train": provenance["data"]["train"],
         "meteor": provenance["meteor"] if "meteor" in config.stages[name].used_signals else "",
-        "settings": [
-            *(config.task.measures, dataclasses.asdict(config.rewards), dataclasses.asdict(config.sampling)),
-            *(grpo, dataclasses.asdict(config.optimizer)),
-        ],
-        "adapter": dataclasses.asdict(config.lora) if config.model.adapter == "lora" else None,
+        "settings": [config.task.measures, rewards, _changed(config.sampling), grpo, _changed(config.optimizer)],
+        "adapter": _changed(config.lora) if config.model.adapter == "lora" else None,
         "loop": tuple(getattr(config.train, key) for key in LOOP),
         "workers": tuple(getattr(config.workers, key) for key in SYNC) if config.workers.urls else None,
         "version": provenance["versions"]["smolsum"],
@@ -223,14 +245,20 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
     }
     if asking(TASKS[config.task.name].rewards.signals, config.stages[name].used_signals):
         relevant["judge"] = config.judge.measures
-    if stage["mix"] and (config.difficulty.by != "none" or config.difficulty.adapt):
-        settings = dataclasses.asdict(config.difficulty)
-        if not settings["adapt"]:
-            del settings["adapt"]  # which earlier runs do not know
-        relevant["difficulty"] = [settings, provenance.get("bands", "")]
+    if difficulty := _changed(config.difficulty):
+        relevant["difficulty"] = [difficulty, provenance.get("bands", "") if config.stages[name].mix else ""]
     if code := digests(config.stages[name].used_signals):
         relevant["plugins"] = code
     return digest(relevant)
+
+
+def _changed(settings: Any) -> dict[str, Any]:
+    """Return the settings of a record that differ from their defaults."""
+    default = {
+        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        for field in dataclasses.fields(settings)
+    }
+    return {key: value for key, value in dataclasses.asdict(settings).items() if value != default[key]}
 
 
 def deciding(config: Config) -> dict[str, Any]:
@@ -240,11 +268,11 @@ def deciding(config: Config) -> dict[str, Any]:
     for stage in whole["stages"].values():
         if stage["mask_truncated"] == whole["grpo"]["mask_truncated"]:
             del stage["mask_truncated"]
+    del whole["rewards"]["timeout_s"]
     kept = {name: whole[name] for name in ("stages", "rewards", "sampling", "grpo", "optimizer")}
     kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
     kept |= {"judge": config.judge.measures} if config.judge.model else {}
-    if config.difficulty.by != "none" or config.difficulty.adapt:
-        kept |= {"difficulty": whole["difficulty"]}
+    kept |= {"difficulty": whole["difficulty"]} if _changed(config.difficulty) else {}
     kept |= {"lora": whole["lora"]} if config.model.adapter == "lora" else {}
     kept |= {"workers": {key: whole["workers"][key] for key in SYNC}} if config.workers.urls else {}
     signals = {name for stage in config.stages.values() for name in stage.used_signals}

@@ -3,7 +3,7 @@
 from statistics import fmean
 
 from smolsum.config.sections import StageConfig
-from smolsum.config.stage_schedule import end_weights
+from smolsum.config.stages import end_weights
 from smolsum.errors import SmolsumError
 from smolsum.evaluate.sampling import greedy
 from smolsum.evaluate.tables import error_shares

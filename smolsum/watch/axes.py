@@ -1,23 +1,28 @@
-"""The axes of a chart: steps, seconds or tokens along it, its parts by reward, its scale, and round numbers."""
+"""The axes of a chart: steps, seconds or tokens along it, which of them are in view (zoom, pan, cursor), its parts by
+reward, its scale, and round numbers."""
 
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from smolsum.console import duration
 from smolsum.runs.reader import Run
 from smolsum.runs.series import Point
-from smolsum.watch.braille import MIN_POSITIVE, bounds
+from smolsum.watch.braille import MIN_POSITIVE, bounds, nearest
 from smolsum.watch.pane_text import number, power
-from smolsum.watch.snapshot import Snapshot
+from smolsum.watch.snapshot import Snapshot, ViewOptions
 
 UNITS = {"step": "", "time": "perf/step_s", "tokens": "num_tokens"}
 """What a chart can have along it, and the metric whose sum over the steps it is."""
 TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
 ENOUGH = 20
 """Values from which single ones count as outliers."""
+MIN_WINDOW = 8
+"""Steps below which charts do not zoom in."""
+PAN = 0.25
+"""Part of the window that a key moves it by."""
 OUTLYING = 1.5
 """Distance from the middle 96 % of the values, in parts of their range, beyond which a value is an outlier."""
 
@@ -53,7 +58,6 @@ class Axis:
         return float(self._steps[after])
 
     def points(self, points: Sequence[Point]) -> list[Point]:
-        """Return points at their places."""
         if self.unit == "step":
             return list(points)
         return [Point(self.place(p.step), p.low, p.mean, p.high) for p in points]
@@ -166,15 +170,23 @@ def scale_labels(top: float, bottom: float, ticks: Sequence[float], width: int) 
         found[2:] = even
     if None in found:
         apart = [_label(value - bottom, error, width - 1) for value, error in zip(values, errors, strict=True)]
-        found = [f"+{text or number(value - bottom)}"[:width] for text, value in zip(apart, values, strict=True)]
+        found = [
+            f"+{text or min(_forms(value - bottom, width - 1), key=lambda form: abs(float(form) - (value - bottom)))}"
+            for text, value in zip(apart, values, strict=True)
+        ]
         found[1] = number(bottom)
     return [text or "" for text in found]
 
 
 def _label(value: float, error: float, width: int) -> str | None:
     """The shortest form of a number that is wrong by at most `error`; None if `width` is too short for it."""
+    return next((text for text in _forms(value, width) if abs(float(text) - value) <= error), None)
+
+
+def _forms(value: float, width: int) -> list[str]:
+    """The forms of a number that fit into `width` characters, the short ones first."""
     forms = [number(value), *(f"{value:.{places}f}" for places in range(width)), *(power(value, n) for n in range(4))]
-    return next((text for text in forms if len(text) <= width and abs(float(text) - value) <= error), None)
+    return [text for text in forms if len(text) <= width]
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:
@@ -190,12 +202,6 @@ def clock(seconds: float) -> str:
     """Return a time as hours, minutes and seconds: `3:05:09`."""
     minutes, second = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{second:02}"
-
-
-def nearest(columns: int, x: tuple[float, float], place: float) -> int:
-    """Return the column of a place between both ends of an axis."""
-    share = (place - x[0]) / (x[1] - x[0]) if x[1] > x[0] else 0.0
-    return round(min(max(share, 0.0), 1.0) * (columns - 1))
 
 
 def labels_along(columns: int, x: tuple[float, float], axis: Axis, first: str, last: str) -> str:
@@ -216,3 +222,58 @@ def labels_along(columns: int, x: tuple[float, float], axis: Axis, first: str, l
         if start > 0 and "".join(line[start - 1 : start + len(label) + 1]).isspace() and start + len(label) < columns:
             line[start : start + len(label)] = label
     return "".join(line)
+
+
+def zoomed(snapshot: Snapshot, factor: float, around: float | None = None) -> ViewOptions:
+    """Return the options with `factor` times as many steps in view; the step `around`, or else the cursor or the newest
+    step, stays where it is."""
+    options, (first, last) = snapshot.options, window(snapshot)
+    begin, end = _whole(snapshot)
+    steps = last - first + 1
+    wanted = max(round(steps * factor), min(MIN_WINDOW, round(steps)))
+    if wanted >= end - begin + 1:
+        return replace(options, window=0, end=None)
+    fixed = around if around is not None else options.cursor if options.cursor is not None else last
+    share = (last - fixed) / steps
+    return _moved(snapshot, wanted, fixed + share * wanted)
+
+
+def panned(snapshot: Snapshot, by: int) -> ViewOptions:
+    """Return the options with the window moved by a part of its width; at the end it follows the newest step."""
+    first, last = window(snapshot)
+    if not snapshot.options.window:
+        return snapshot.options
+    return _moved(snapshot, snapshot.options.window, last + by * max(1, round(PAN * (last - first + 1))))
+
+
+def pointed(snapshot: Snapshot, step: float | None) -> ViewOptions:
+    """Return the options with the cursor at a step, moved into view."""
+    if step is None:
+        return replace(snapshot.options, cursor=None)
+    begin, end = _whole(snapshot)
+    step = min(max(step, begin), end)
+    found, (first, last) = replace(snapshot.options, cursor=step), window(snapshot)
+    if found.window and not first <= step <= last:
+        end_of_window = step if step > last else step + found.window - 1
+        return _moved(replace(snapshot, options=found), found.window, end_of_window)
+    return found
+
+
+def stepped(snapshot: Snapshot, by: int, columns: int) -> ViewOptions:
+    """Return the options with the cursor moved by that many of `columns` columns, at least a step each; it begins at
+    the newest step in view."""
+    first, last = window(snapshot)
+    cursor = snapshot.options.cursor
+    width = max(1, round((last - first) / max(columns, 1)))
+    return pointed(snapshot, last if cursor is None else cursor + by * width)
+
+
+def _whole(snapshot: Snapshot) -> tuple[float, float]:
+    return window(replace(snapshot, options=replace(snapshot.options, window=0, end=None)))
+
+
+def _moved(snapshot: Snapshot, steps: int, end: float) -> ViewOptions:
+    """The options with a window of so many steps up to `end`, within the run."""
+    begin, newest = _whole(snapshot)
+    end = max(round(end), round(begin) + steps - 1)
+    return replace(snapshot.options, window=steps, end=None if end >= newest else end)

@@ -1,11 +1,13 @@
 """Line charts in a terminal: from points to braille characters of two by four dots, or plain ASCII.
 
-Lines differ without colour: each has a pattern, and a letter at its right end.
+Lines differ without colour: each has a pattern, and a letter at its right end. Libraries of charts for terminals tell
+lines apart by colour alone, and draw neither ranges nor marks for values beyond a scale, so this is our own.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from smolsum.runs.series import Point
@@ -32,12 +34,8 @@ class Trace:
     letter: str = ""
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """Lines of equal length, and for each character the index of the trace that it shows; -1 for none."""
-
-    lines: tuple[str, ...]
-    owners: tuple[tuple[int, ...], ...]
+Cell = tuple[str, str]
+"""A character of a drawing, and its style; a blank has none."""
 
 
 def draw(
@@ -49,38 +47,42 @@ def draw(
     y: tuple[float, float],
     log: bool = False,
     ascii: bool = False,
-) -> Drawing:
-    """Return `height` lines of `width` characters with the traces between the steps `x` and the values `y`.
+) -> list[list[Cell]]:
+    """Return `height` rows of `width` cells with the traces between the steps `x` and the values `y`.
 
-    Later traces are on top. Values outside are cut off at the edge, and with `log` those that are not positive.
+    Later traces are on top, and their style is that of the cell. Values outside are cut off at the edge, and with `log`
+    those that are not positive.
     """
     columns, rows = (width, height) if ascii else (2 * width, 4 * height)
-    cells = [[0] * width for _ in range(height)]
-    owners = [[-1] * width for _ in range(height)]
-    for number, trace in enumerate(traces):
-        spans = _spans(trace, columns, rows, x, y, log)
-        for column, span in enumerate(spans):
-            if span is None:
-                continue
-            for row in range(span[0], span[1] + 1):
+    bits = [[0] * width for _ in range(height)]
+    cells: list[list[Cell]] = [[(" ", "")] * width for _ in range(height)]
+    for trace in traces:
+        for column, span in enumerate(_spans(trace, columns, rows, x, y, log)):
+            for row in range(span[0], span[1] + 1) if span else ():
                 if not _inked(trace.pattern, column, row, ascii):
                     continue
-                place = (row, column) if ascii else (row // 4, column // 2)
-                bit = ord(ASCII[trace.pattern]) if ascii else DOTS[row % 4][column % 2]
-                cells[place[0]][place[1]] = bit if ascii else cells[place[0]][place[1]] | bit
-                owners[place[0]][place[1]] = number
-    lines = tuple("".join(" " if not cell else chr(cell if ascii else BLANK + cell) for cell in line) for line in cells)
-    return Drawing(lines, tuple(tuple(line) for line in owners))
+                if ascii:
+                    cells[row][column] = (ASCII[trace.pattern], trace.style)
+                else:
+                    bits[row // 4][column // 2] |= DOTS[row % 4][column % 2]
+                    cells[row // 4][column // 2] = (chr(BLANK + bits[row // 4][column // 2]), trace.style)
+    return cells
 
 
 def heights(points: Sequence[Point], width: int, *, x: tuple[float, float], y: tuple[float, float]) -> str:
     """Return points as one line of ASCII, from `_` at y[0] to `#` at y[1]."""
     means: list[float | None] = [None] * width
     for point in points:
-        means[round((point.step - x[0]) / (x[1] - x[0]) * (width - 1)) if x[1] > x[0] else 0] = point.mean
+        means[nearest(width, x, point.step)] = point.mean
     _bridge(means)
     top = len(HEIGHTS) - 1
     return "".join(" " if mean is None else HEIGHTS[top - row_of(mean, top + 1, y)] for mean in means)
+
+
+def nearest(columns: int, x: tuple[float, float], place: float) -> int:
+    """Return the column of a place between both ends of an axis."""
+    share = (place - x[0]) / (x[1] - x[0]) if x[1] > x[0] else 0.0
+    return round(min(max(share, 0.0), 1.0) * (columns - 1))
 
 
 def row_of(value: float, rows: int, y: tuple[float, float], log: bool = False) -> int:
@@ -107,7 +109,6 @@ def bounds(values: Sequence[float], *, log: bool = False) -> tuple[float, float]
 
 
 def _inked(pattern: Pattern, column: int, row: int, ascii: bool) -> bool:
-    """Whether the pattern has a dot here."""
     match pattern:
         case "solid":
             return True
@@ -128,15 +129,14 @@ def _spans(
 ) -> list[tuple[int, int] | None]:
     """The rows that a trace fills in each column, from upper to lower, joined to the column before."""
     if trace.pattern == "rule":
-        inside = y[0] <= trace.level <= y[1]
-        row = row_of(trace.level, rows, y, log) if inside else 0
-        return [(row, row) if inside else None] * columns
+        row = row_of(trace.level, rows, y, log) if y[0] <= trace.level <= y[1] else None
+        return [None if row is None else (row, row)] * columns
     lows: list[float | None] = [None] * columns
     highs: list[float | None] = [None] * columns
     for point in trace.points:
         if not x[0] <= point.step <= x[1] or (log and point.low <= MIN_POSITIVE):
             continue
-        place = round((point.step - x[0]) / (x[1] - x[0]) * (columns - 1)) if x[1] > x[0] else 0
+        place = nearest(columns, x, point.step)
         low, high = lows[place], highs[place]
         lows[place] = point.low if low is None else min(low, point.low)
         highs[place] = point.high if high is None else max(high, point.high)
@@ -159,13 +159,7 @@ def _spans(
 
 def _bridge(values: list[float | None]) -> None:
     """Fill the columns between two known ones along a straight line, in place."""
-    before = -1
-    for place, value in enumerate(values):
-        if value is None:
-            continue
-        if before >= 0:
-            start = values[before]
-            assert start is not None
-            for gap in range(before + 1, place):
-                values[gap] = start + (value - start) * (gap - before) / (place - before)
-        before = place
+    known = [(place, value) for place, value in enumerate(values) if value is not None]
+    for (before, start), (after, end) in pairwise(known):
+        for gap in range(before + 1, after):
+            values[gap] = start + (end - start) * (gap - before) / (after - before)

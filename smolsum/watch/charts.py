@@ -1,4 +1,5 @@
-"""A chart of a run, or of several runs, as lines of text: scales, guides, curves as braille, the cursor, a legend.
+"""A chart of a run, or of several runs, as lines of text: scales, guides, curves as braille, the cursor, a legend; and
+its first curve in one line.
 
 Where the reward of a run changes, its curves end and begin anew behind a divider. In charts of rewards each part has
 its own scale, as the values of two rewards cannot be compared.
@@ -6,17 +7,17 @@ its own scale, as the values of two rewards cannot be compared.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from rich.text import Text
 
 from smolsum.runs.reader import Run
-from smolsum.runs.series import Point, smoothed
+from smolsum.runs.series import MOST_POINTS, Point, smoothed
 from smolsum.watch.axes import (
     Axis,
     Span,
     can_be_log,
     labels_along,
-    nearest,
     round_numbers,
     round_powers,
     scale,
@@ -25,10 +26,9 @@ from smolsum.watch.axes import (
     window,
     without_outliers,
 )
-from smolsum.watch.braille import Drawing, Pattern, Trace, draw, row_of
-from smolsum.watch.curves import CHARTS, RUNS, VALIDATION, Chart, rewarded
-from smolsum.watch.legend import legend, letters_of, shown_curves
-from smolsum.watch.pane_text import CURVES, DIM, RED, Pane, number
+from smolsum.watch.braille import Pattern, Trace, draw, heights, nearest, row_of
+from smolsum.watch.curves import CHARTS, RUNS, VALIDATION, Chart, legend, letter_of, rewarded, shown_curves
+from smolsum.watch.pane_text import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, Pane, number
 from smolsum.watch.snapshot import Snapshot
 
 GUTTER = 8
@@ -37,6 +37,8 @@ MIN_ROWS_WITH_AXIS = 7
 """Rows from which a chart has an axis of steps."""
 MIN_COLUMNS = 8
 """Characters of a part with its own scale; parts without that room are left out, the earliest first."""
+MIN_SPARKLINE = 4
+"""Characters below which a sparkline shows nothing."""
 PATTERNS: tuple[Pattern, ...] = ("solid", "dotted", "dashed")
 GUIDE_EVERY = 4
 FOLLOWS = 2
@@ -62,7 +64,7 @@ def chart(snapshot: Snapshot, width: int, height: int, spec: Chart) -> Pane:
     parts = parts_of(snapshot, width, spec)
     layers = [_layers(snapshot, spec, part) for part in parts]
     points = [point for found in layers for layer in found for point in layer.points]
-    log = is_log(snapshot, spec) and can_be_log(points, spec.least)
+    log = (spec.log != (spec.title in options.logs)) and can_be_log(points, spec.least)
     title = spec.title + (" log" if log else "") + (f" smooth {options.smoothing:g}" if options.smoothing else "")
     signals = rewarded(snapshot.run.weights())
     if spec is CHARTS[0] and signals and not snapshot.others and len(title) + len(signals) < width // 2:
@@ -81,18 +83,12 @@ def chart(snapshot: Snapshot, width: int, height: int, spec: Chart) -> Pane:
     return Pane(title, note, (*lines, *below))
 
 
-def is_log(snapshot: Snapshot, spec: Chart) -> bool:
-    """Whether the user, or else the chart, asks for a logarithmic scale."""
-    return spec.log != (spec.title in snapshot.options.logs)
-
-
 def log_is_possible(snapshot: Snapshot, spec: Chart) -> bool:
     """Whether a logarithmic scale of this chart would mean something."""
     runs = [snapshot.run, *snapshot.others]
     series = [run.series[curve.metric] for run in runs for curve in spec.curves(run)]
-    return any(one.count for one in series) and all(
-        can_be_log([Point(0, one.low, one.low, one.high)], spec.least) for one in series
-    )
+    ends = [Point(0, one.low, one.low, one.high) for one in series]
+    return any(one.count for one in series) and can_be_log(ends, spec.least)
 
 
 def step_at(snapshot: Snapshot, width: int, spec: Chart, column: int) -> float | None:
@@ -109,12 +105,11 @@ def step_at(snapshot: Snapshot, width: int, spec: Chart, column: int) -> float |
 def parts_of(snapshot: Snapshot, width: int, spec: Chart) -> list[Part]:
     """Return the parts of a chart with their own scales, from left to right; most charts have one."""
     first, last = window(snapshot)
-    own = spans_of_rewards(snapshot.run)
-    spans = [Span(max(span.first, first), span.last, span.name) for span in own if span.last >= first]
-    spans = [Span(span.first, min(span.last, last), span.name) for span in spans if span.first <= last]
+    own = [span for span in spans_of_rewards(snapshot.run) if span.last >= first and span.first <= last]
+    spans = [Span(max(span.first, first), min(span.last, last), span.name) for span in own]
     if not spec.by_reward or len(spans) < 2:
         spans = [Span(first, last)]
-    spans[-1] = Span(spans[-1].first, last, spans[-1].name)
+    spans[-1] = replace(spans[-1], last=last)
     spans = [span for span in spans if len(spans) == 1 or _has(snapshot, spec, span)] or [Span(first, last)]
     while len(spans) > 1 and (width - FOLLOWS) // len(spans) - GUTTER - 1 < MIN_COLUMNS:
         del spans[0]
@@ -133,7 +128,6 @@ def parts_of(snapshot: Snapshot, width: int, spec: Chart) -> list[Part]:
 
 
 def _has(snapshot: Snapshot, spec: Chart, span: Span) -> bool:
-    """Whether a curve of the first run has a value in these steps."""
     series = [snapshot.run.series[curve.metric] for curve in shown_curves(snapshot, spec)]
     return any((found := one.at(span.last)) is not None and found[0] >= span.first for one in series)
 
@@ -150,7 +144,6 @@ def _places(snapshot: Snapshot, span: Span) -> tuple[float, float]:
 
 
 def _nothing(snapshot: Snapshot, spec: Chart) -> str:
-    """Why a chart is empty."""
     if spec.title == VALIDATION and snapshot.run.settings.validate_every == 0:
         return "this run does not validate: train.validate_every = 0"
     if not snapshot.run.row:
@@ -160,50 +153,55 @@ def _nothing(snapshot: Snapshot, spec: Chart) -> str:
 
 def _layers(snapshot: Snapshot, spec: Chart, part: Part) -> list[Trace]:
     """The traces of a part from back to front: the band, levels, other runs, and the curves of the first run."""
-    run, most = snapshot.run, 4 * part.columns
+    run = snapshot.run
     found: list[Trace] = []
     if spec.band and set(spec.band) <= set(run.series):
-        for low, high in zip(*(_pieces(snapshot, run, name, part, most) for name in spec.band), strict=False):
+        for low, high in zip(*(_pieces(snapshot, run, name, part) for name in spec.band), strict=False):
             both = [Point(a.step, a.low, a.mean, b.high) for a, b in zip(low, high, strict=False)]
             found.append(Trace(tuple(both), "band", style=DIM))
     found += [Trace(pattern="rule", level=level, style=RED) for level in spec.levels(run).values()]
-    for number_, other in reversed(list(enumerate(snapshot.others, start=1))):
-        style, pattern = CURVES[number_ % len(CURVES)], PATTERNS[number_ % len(PATTERNS)]
+    for place, other in reversed([*enumerate(snapshot.others, start=1)]):
+        style, pattern = CURVES[place % len(CURVES)], PATTERNS[place % len(PATTERNS)]
         for curve in spec.curves(other)[:1]:
-            found += _curve(snapshot, other, curve.metric, part, RUNS[number_], style, pattern)
-    curves = shown_curves(snapshot, spec)
-    for place, (curve, letter) in reversed(list(enumerate(zip(curves, letters_of(snapshot, curves), strict=True)))):
-        found += _curve(snapshot, run, curve.metric, part, letter, CURVES[place % len(CURVES)], "solid")
+            found += _curve(snapshot, other, curve.metric, part, Trace((), pattern, style=style, letter=RUNS[place]))
+    for place, curve in reversed([*enumerate(shown_curves(snapshot, spec))]):
+        look = Trace(style=CURVES[place % len(CURVES)], letter=letter_of(snapshot, curve))
+        found += _curve(snapshot, run, curve.metric, part, look)
     return found
 
 
-def _curve(
-    snapshot: Snapshot, run: Run, metric: str, part: Part, letter: str, style: str, pattern: Pattern
-) -> list[Trace]:
+def _curve(snapshot: Snapshot, run: Run, metric: str, part: Part, look: Trace) -> list[Trace]:
     """A curve, in pieces that no change of reward divides: behind it, faintly, the values that it is the mean of."""
     found, lines = [], []
-    for points in _pieces(snapshot, run, metric, part, 4 * part.columns):
+    for points in _pieces(snapshot, run, metric, part):
         if snapshot.options.smoothing or any(point.low < point.high for point in points):
-            found.append(Trace(tuple(points), "haze", style=f"dim {style}"))
+            found.append(Trace(tuple(points), "haze", style=f"dim {look.style}"))
         means = [Point(p.step, p.mean, p.mean, p.mean) for p in smoothed(points, snapshot.options.smoothing)]
-        lines.append(Trace(tuple(means), pattern, style=style))
-    return found + [replace(line, letter=letter if line is lines[-1] else "") for line in lines]
+        lines.append(replace(look, points=tuple(means), letter=""))
+    return [*found, *lines[:-1], *(replace(line, letter=look.letter) for line in lines[-1:])]
 
 
-def _pieces(snapshot: Snapshot, run: Run, metric: str, part: Part, most: int) -> list[list[Point]]:
+def _pieces(snapshot: Snapshot, run: Run, metric: str, part: Part) -> list[list[Point]]:
     """The points of a metric in a part of the chart, divided where the reward of its run changes."""
-    if metric not in run.series:
-        return []
     axis = Axis(run, snapshot.options.unit)
     first, last = part.span.first, part.span.last
     if run is not snapshot.run and axis.unit != "step":
         first, last = axis.step(part.x[0]), axis.step(part.x[1])
+    spans = spans_of_rewards(run) or [part.span]
+    return [points for _, points in _divided(run, metric, axis, first, last, 4 * part.columns, spans)]
+
+
+def _divided(
+    run: Run, metric: str, axis: Axis, first: float, last: float, most: int, spans: Sequence[Span]
+) -> list[tuple[Span, list[Point]]]:
+    """The points of a metric between two steps in each of the spans where it has any, at most so many, at their places
+    along the axis."""
     found = []
-    for span in spans_of_rewards(run) or [part.span]:
+    for span in spans if metric in run.series else ():
         low, high = max(span.first, first), min(span.last, last)
         points = run.series[metric].points(low - 1, high, most) if low <= high else []
         if points:
-            found.append(axis.points(points))
+            found.append((Span(low, high), axis.points(points)))
     return found
 
 
@@ -228,30 +226,40 @@ def _outside(layers: Sequence[Sequence[Trace]], scales: Sequence[tuple[float, fl
 def _part(
     snapshot: Snapshot, part: Part, layers: Sequence[Trace], y: tuple[float, float], rows: int, log: bool
 ) -> list[Text]:
-    """The lines of a part: its scale, its curves, and the letters at their ends."""
-    ascii = snapshot.options.ascii
-    drawing = draw(layers, part.columns, rows, x=part.x, y=y, log=log, ascii=ascii)
-    labels = _labels(y, rows, log)
-    ends, marks = _ends(layers, rows, y, log), _marks(layers, part, y)
-    cursor, breaks = _cursor(snapshot, part), _breaks(snapshot, part)
-    side = ("|" if ascii else "│") if part.column == GUTTER else ("!" if ascii else "┃")
-    lines = []
+    """The lines of a part: its scale, its curves, and the letters at their ends. A curve is on top of guides, changes
+    of reward and the cursor; marks of values beyond the scale are over it."""
+    ascii, span = snapshot.options.ascii, part.span
+    axis, cursor = Axis(snapshot.run, snapshot.options.unit), snapshot.options.cursor
+    drawing, labels = draw(layers, part.columns, rows, x=part.x, y=y, log=log, ascii=ascii), _labels(y, rows, log)
+    points = [point for layer in layers for point in layer.points]
+
+    def under(row: int, column: int, char: str, style: str = DIM) -> None:
+        if drawing[row][column][0] == " ":
+            drawing[row][column] = (char, style)
+
+    changes = [one.first for one in spans_of_rewards(snapshot.run)[1:] if span.first < one.first <= span.last]
     for row in range(rows):
-        cells = _cells(drawing, layers, row)
-        for column in breaks:
-            _set(cells, column, "!" if ascii else "┊", DIM, over=False)
-        if 0 < row < rows - 1 and row in labels:
-            for column in range(0, part.columns, GUIDE_EVERY):
-                _set(cells, column, "." if ascii else "·", DIM, over=False)
-        for column in marks.get("up" if row == 0 else "down" if row == rows - 1 else "", ()):
-            _set(cells, column, ("^" if ascii else "▲") if row == 0 else ("v" if ascii else "▼"), RED, over=True)
-        if cursor is not None:
-            _set(cells, cursor, "|" if ascii else "│", "bold", over=False)
-        text = Text(f"{labels.get(row, ''):>{GUTTER - 1}}{side}", style=DIM)
-        end, room = ends.get(row, Text()), FOLLOWS if part.last else 1
-        end = end[:room]
+        for step in changes:
+            under(row, nearest(part.columns, part.x, axis.place(step)), "!" if ascii else "┊")
+        for column in range(0, part.columns, GUIDE_EVERY) if 0 < row < rows - 1 and row in labels else ():
+            under(row, column, "." if ascii else "·")
+    for point in points:
+        column = nearest(part.columns, part.x, point.step)
+        if point.low < y[0]:
+            drawing[-1][column] = ("v" if ascii else "▼", RED)
+        if point.high > y[1]:
+            drawing[0][column] = ("^" if ascii else "▲", RED)
+    for row in range(rows) if cursor is not None and span.first <= cursor <= span.last else ():
+        under(row, nearest(part.columns, part.x, axis.place(cursor or 0)), "|" if ascii else "│", "bold")
+    side = ("|" if ascii else "│") if part.column == GUTTER else ("!" if ascii else "┃")
+    ends, room, lines = _ends(layers, rows, y, log), FOLLOWS if part.last else 1, []
+    for row, cells in enumerate(drawing):
+        line = Text(f"{labels.get(row, ''):>{GUTTER - 1}}{side}", style=DIM)
+        for style, group in groupby(cells, key=lambda cell: cell[1]):
+            line.append("".join(char for char, _ in group), style)
+        end = ends.get(row, Text())[:room]
         end.pad_right(room - len(end))
-        lines.append(text.append_text(_joined(cells)).append_text(end))
+        lines.append(line.append_text(end))
     return lines
 
 
@@ -260,35 +268,7 @@ def _labels(y: tuple[float, float], rows: int, log: bool) -> dict[int, str]:
     values = round_powers(*y, rows // 3) if log else round_numbers(*y, rows // 3)
     placed = {row_of(value, rows, y, log): value for value in values}
     ticks = {row: value for row, value in placed.items() if 1 < row < rows - 2}
-    rows_of_labels = [0, rows - 1, *ticks]
-    return dict(zip(rows_of_labels, scale_labels(y[1], y[0], [*ticks.values()], GUTTER - 1), strict=True))
-
-
-def _cells(drawing: Drawing, layers: Sequence[Trace], row: int) -> list[tuple[str, str]]:
-    """The characters of a row with their styles; a blank has none."""
-    owners = drawing.owners[row]
-    return [
-        (char, layers[owner].style if owner >= 0 else "")
-        for char, owner in zip(drawing.lines[row], owners, strict=True)
-    ]
-
-
-def _set(cells: list[tuple[str, str]], column: int, char: str, style: str, *, over: bool) -> None:
-    """Put a character into a row, in place; without `over` only where there is no curve, which stays on top."""
-    if 0 <= column < len(cells) and (over or cells[column][0] == " "):
-        cells[column] = (char, style)
-
-
-def _joined(cells: Sequence[tuple[str, str]]) -> Text:
-    """The characters as few stretches of one style: a blank takes the style before it, as its colour cannot be seen."""
-    text, chars, style = Text(), "", ""
-    for char, own in cells:
-        if char != " " and own != style and chars.strip(" "):
-            text.append(chars, style=style)
-            chars = ""
-        style = own if char != " " else style
-        chars += char
-    return text.append(chars, style=style)
+    return dict(zip([0, rows - 1, *ticks], scale_labels(y[1], y[0], [*ticks.values()], GUTTER - 1), strict=True))
 
 
 def _ends(layers: Sequence[Trace], rows: int, y: tuple[float, float], log: bool) -> dict[int, Text]:
@@ -297,36 +277,8 @@ def _ends(layers: Sequence[Trace], rows: int, y: tuple[float, float], log: bool)
     for layer in layers:
         if layer.letter and layer.points:
             row = row_of(layer.points[-1].mean, rows, y, log)
-            before = ends.get(row, Text())
-            ends[row] = Text(layer.letter, style=layer.style).append_text(before)[:FOLLOWS]
+            ends[row] = Text(layer.letter, style=layer.style).append_text(ends.get(row, Text()))
     return ends
-
-
-def _marks(layers: Sequence[Trace], part: Part, y: tuple[float, float]) -> dict[str, set[int]]:
-    """The columns with values above and below the scale."""
-    found: dict[str, set[int]] = {"up": set(), "down": set()}
-    for layer in layers:
-        for point in layer.points:
-            if point.high > y[1]:
-                found["up"].add(nearest(part.columns, part.x, point.step))
-            if point.low < y[0]:
-                found["down"].add(nearest(part.columns, part.x, point.step))
-    return found
-
-
-def _cursor(snapshot: Snapshot, part: Part) -> int | None:
-    """The column of the cursor, if it is in this part."""
-    cursor = snapshot.options.cursor
-    if cursor is None or not part.span.first <= cursor <= part.span.last:
-        return None
-    return nearest(part.columns, part.x, Axis(snapshot.run, snapshot.options.unit).place(cursor))
-
-
-def _breaks(snapshot: Snapshot, part: Part) -> list[int]:
-    """The columns of the changes of reward within a part."""
-    axis, span = Axis(snapshot.run, snapshot.options.unit), part.span
-    changes = [one.first for one in spans_of_rewards(snapshot.run)[1:]]
-    return [nearest(part.columns, part.x, axis.place(step)) for step in changes if span.first < step <= span.last]
 
 
 def _axis(snapshot: Snapshot, parts: Sequence[Part]) -> Text:
@@ -334,11 +286,54 @@ def _axis(snapshot: Snapshot, parts: Sequence[Part]) -> Text:
     axis, line = Axis(snapshot.run, snapshot.options.unit), ""
     for part in parts:
         first, last = axis.label(part.x[0]), axis.label(part.x[1])
-        if part is parts[-1]:
-            last = {"step": f"step {last}", "tokens": f"{last} tokens"}.get(axis.unit, last)
+        last = {"step": f"step {last}", "tokens": f"{last} tokens"}.get(axis.unit, last) if part.last else ""
         named = f"{first} {part.span.name}"
-        if part.span.name and len(named) + (len(last) + 1 if part is parts[-1] else 0) <= part.columns:
+        if part.span.name and len(named) + (len(last) + 1 if last else 0) <= part.columns:
             first = named
-        own = labels_along(part.columns, part.x, axis, first, last if part is parts[-1] else "")
+        own = labels_along(part.columns, part.x, axis, first, last)
         line += " " * GUTTER + own + " " * (FOLLOWS if part.last else 1)
     return Text(line, style=DIM)
+
+
+def sparkline(snapshot: Snapshot, width: int, spec: Chart, *, name_width: int = NAME_WIDTH) -> Text:
+    """Return one line of a chart: its title, and the newest value and the course of its first curve; those of several
+    runs side by side, on one scale."""
+    runs = [snapshot.run, *snapshot.others]
+    metric = next((curve.metric for run in runs for curve in spec.curves(run)[:1]), "")
+    while (room := sparkline_room(width, len(runs), name_width)) < MIN_SPARKLINE and len(runs) > 2:
+        runs.pop()
+    line = Text(f"{spec.title[:name_width]:<{name_width}}")
+    line.append("".join(f"{number(run.last(metric)):>{VALUE_WIDTH}}" for run in runs))
+    for place, run in enumerate(runs if room >= MIN_SPARKLINE else ()):
+        line.append(" ").append(_course(snapshot, run, metric, spec, room), style=CURVES[place % len(CURVES)])
+    return line
+
+
+def sparkline_room(width: int, runs: int, name_width: int = NAME_WIDTH) -> int:
+    """Return the characters of each sparkline in a line of so many runs."""
+    return (width - name_width - VALUE_WIDTH * runs) // runs - 1
+
+
+def _course(snapshot: Snapshot, run: Run, metric: str, spec: Chart, room: int) -> str:
+    """The course of a metric in the shown steps; behind a divider, it begins anew where the reward changes. All runs
+    have one scale, but each reward of a chart of rewards has its own."""
+    axis, (first, last), options = Axis(run, snapshot.options.unit), window(snapshot), snapshot.options
+    pieces = _divided(run, metric, axis, first, last, MOST_POINTS, spans_of_rewards(run))
+    runs = [snapshot.run, *snapshot.others]
+    common = [point for each in runs if metric in each.series for point in each.series[metric].points(first - 1, last)]
+    begin, end = axis.place(first), axis.place(last)
+    text = ""
+    for place, (span, measured) in enumerate(pieces):
+        x, points = (axis.place(span.first), axis.place(span.last)), smoothed(measured, options.smoothing)
+        left, right = (round((one - begin) / (end - begin) * room) if end > begin else room for one in x)
+        text = text.ljust(left if end > begin else 0)
+        if text and place:
+            text = text[:-1] + ("|" if options.ascii else "│")
+        alone = spec.by_reward and len(pieces) > 1
+        y = scale(without_outliers(points if alone else common), False, spec.least if not spec.log else None)
+        columns = max(right - len(text), 1)
+        if options.ascii:
+            text += heights(points, columns, x=x, y=y)
+        else:
+            text += "".join(char for char, _ in draw([Trace(tuple(points))], columns, 1, x=x, y=y)[0])
+    return text[:room].ljust(room)

@@ -1,133 +1,36 @@
-"""The completions browser: what it lists, read from the disk; and the texts of the selected sample."""
+"""The completions browser: what it lists, read from the disk, and the moves through it.
 
+It lists the rollouts of a prompt at a step, what a search found, a prompt at all its steps, or the test split before
+and after training. A move is a function from a moment of the view to new options.
+"""
+
+import math
 import re
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from msgspec import structs
-from rich.text import Text
 
-from smolsum.runs.completion_groups import Group, changes, clean, first_group, ordered, read_groups
-from smolsum.runs.evaluation_samples import measures_of
+from smolsum.runs.completion_groups import Group, clean, first_group, ordered, read_groups, sort_keys
+from smolsum.runs.evaluation_records import GENERATIONS, SCORES
+from smolsum.runs.evaluation_samples import EvaluationSamples, measures_of, read_samples, texts_of
 from smolsum.runs.reader import Run
 from smolsum.runs.records import SampledRollout
-from smolsum.runs.sample_errors import asked_and_got, sample_errors
+from smolsum.runs.sample_errors import error_size
 from smolsum.runs.sample_scan import Scan, Source, Wanted
-from smolsum.watch.before_after import PairReader, headlines_of
-from smolsum.watch.pane_text import DIM, GREEN, ORANGE, RED, SKY, Pane, flowed, number, wrapped
-from smolsum.watch.snapshot import Found, Snapshot, ViewOptions
+from smolsum.watch.snapshot import BeforeAfter, Found, Listing, Snapshot, ViewOptions
 
-MIN_REWARDS = 3
-"""Rewards from which the texts repeat them with their full names."""
-CHANGE_STYLE = {"same": "", "gone": f"strike {RED}", "new": f"underline {GREEN}"}
-CHANGE_MARKS = {"same": ("", ""), "gone": ("[-", "-]"), "new": ("{+", "+}")}
 WAIT_S = 0.05
-"""Seconds that a page waits for a search that may end at once."""
+"""Seconds that a page waits for a search or a file that may end at once."""
 FOLLOW_S = 5.0
 """Seconds after which a search looks for what the run has gained."""
 NEAR, MOST_NEAR = 60, 400
 """Hits on either side of the bar that are read for the table, and those that stay in memory."""
-MOST_CHARACTERS = 100_000
-"""Characters of a text that are laid out."""
-MOST_COMPARED = 20_000
-"""Characters of two texts that are compared word by word."""
-CONTEXT = 2
-"""Lines of a text above its first hit."""
-
-
-def group_of(snapshot: Snapshot) -> Group | None:
-    """Return the selected group."""
-    if snapshot.selected is not None:
-        prompt, _ = snapshot.selected
-        return next((group for group in snapshot.groups if group.samples[0].prompt_id == prompt), None)
-    return snapshot.groups[snapshot.options.group % len(snapshot.groups)] if snapshot.groups else None
-
-
-def sample_of(snapshot: Snapshot) -> SampledRollout | None:
-    """Return the selected rollout."""
-    group, options = group_of(snapshot), snapshot.options
-    if group is None:
-        return None
-    if snapshot.selected is not None and snapshot.selected[1] is not None:
-        return next((sample for sample in group.samples if sample.number == snapshot.selected[1]), None)
-    kept = ordered(group, options.sort, snapshot.run.settings, backwards=options.backwards)
-    return kept[min(options.row, len(kept) - 1)]
-
-
-def texts(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Return completion, references and prompt of the selected rollout, from the scrolled line on."""
-    group, sample, options = group_of(snapshot), sample_of(snapshot), snapshot.options
-    if group is None or sample is None:
-        gone = snapshot.selected is not None
-        return Pane("text", "", (Text("its file is there no more", style=ORANGE),) if gone else ())
-    title, completion = "COMPLETION", highlighted(sample.text, options.query, width)
-    if options.difference and (first := snapshot.first) is not None:
-        title += f"  changed since step {first.step}"
-        before = first.samples[min(sample.number, len(first.samples) - 1)]
-        completion = difference(before.text, sample.text, width)
-    elif options.difference:
-        title += "  no earlier rollouts of this prompt"
-    lines = [Text(title, style=f"bold {SKY}"), *_rewards(snapshot, group, sample, width), *completion]
-    for place, reference in enumerate(group.references):
-        more = f" {place + 1}" if len(group.references) > 1 else ""
-        lines += [Text(), Text(f"REFERENCE{more}", style=f"bold {SKY}"), *flowed(reference, width)]
-    lines += [Text(), Text("PROMPT", style=f"bold {SKY}")]
-    if group.post:
-        lines += flowed(group.post, width)
-    else:
-        lines.append(Text(" an evaluation does not keep its prompts", style=DIM))
-    where = f" of {group.evaluation or f'step {group.step}'}, {group.prompt_id}" if snapshot.found else ""
-    note = f"{asked_and_got(sample, snapshot.run.settings)}{', cut' if sample.truncated else ''}"
-    found = first_hit(lines) if options.listing == "hits" else 0
-    return scrolled(f"rollout {sample.number + 1}{where}", note, lines, height, options.scroll, found)
-
-
-def scrolled(title: str, note: str, lines: list[Text], height: int, scroll: int, first: int = 0) -> Pane:
-    """Return a pane of the lines from the scrolled one on, counted from where line `first` is in view."""
-    least = max(first - CONTEXT, 0) if first >= height else 0
-    start = max(min(least + scroll, len(lines) - height), 0)
-    if len(lines) > height:
-        note += f"  {start + 1}-{min(start + height, len(lines))} of {len(lines)}"
-    return Pane(title, note, tuple(lines[start : start + height]))
-
-
-def first_hit(lines: list[Text]) -> int:
-    """Return the first line with a highlighted text; 0 without any."""
-    return next((place for place, line in enumerate(lines) if any("reverse" in str(s.style) for s in line.spans)), 0)
-
-
-def highlighted(text: str, query: str, width: int) -> list[Text]:
-    """Return a text in lines, with what is searched for highlighted, also where a line breaks in it."""
-    found = Text(text[:MOST_CHARACTERS])
-    if query:
-        found.highlight_regex(re.compile(re.escape(query), re.IGNORECASE), f"bold reverse {ORANGE}")
-    lines = flowed(found, width)
-    more = len(text) - MOST_CHARACTERS
-    return [*lines, Text(f" {more} more characters (c copies all)", style=DIM)] if more > 0 else lines
-
-
-def difference(before: str, after: str, width: int) -> list[Text]:
-    """Return the words of both texts, with those marked that went and came."""
-    text = Text()
-    for kind, words in changes(before[:MOST_COMPARED], after[:MOST_COMPARED]):
-        opening, closing = CHANGE_MARKS[kind]
-        text.append(f"{opening}{words}{closing}", style=CHANGE_STYLE[kind]).append(" ")
-    return flowed(text, width)
-
-
-def _rewards(snapshot: Snapshot, group: Group, sample: SampledRollout, width: int) -> list[Text]:
-    """What is wrong with the sample, and every reward with its full name, if there are too many for the table."""
-    errors = sample_errors(sample, snapshot.run.settings)
-    lines = wrapped(", ".join(errors), width - 1, ORANGE, " ") if errors and snapshot.options.sort == "error" else []
-    if len(sample.rewards) >= MIN_REWARDS or (snapshot.found and sample.rewards):
-        names = list(sample.rewards)
-        if group.evaluation:
-            names = headlines_of(snapshot.run, names)
-        parts = "  ".join(f"{name} {number(sample.rewards[name])}" for name in names)
-        total = "" if sample.reward is None else f"  total {number(sample.reward)}"
-        lines += wrapped(f"{parts}{total}", width - 1, DIM, " ")
-    return [*lines, Text()] if lines else []
+Version = tuple[int, int]
+"""Bytes of an evaluation's two files."""
 
 
 class Browser:
@@ -145,22 +48,9 @@ class Browser:
         self._near: dict[tuple[Wanted, int], SampledRollout | None] = {}
         self._measures: tuple[str, Mapping[str, Mapping[str, float | None]]] = ("", {})
         self._tests = PairReader(run)
-        self._last: Snapshot | None = None
-        self._drawn: object = None
-
-    def snapshot(self, options: ViewOptions) -> Snapshot:
-        """Return this moment of the view without reading the disk."""
-        first = self._first if options.difference else None
-        now = Snapshot(self._run, options, self._others, self._groups, first)
-        if self._last is None or self._last.options.listing != options.listing or options.listing == "step":
-            return now
-        return replace(
-            now, groups=self._last.groups, found=self._last.found, selected=self._last.selected, tests=self._last.tests
-        )
 
     def load(self, options: ViewOptions) -> Snapshot:
         """Return this moment of the view with what the browser lists."""
-        self._drawn = self._progress()
         self._search(options)
         found = tests = selected = None
         if options.listing in ("hits", "time"):
@@ -169,18 +59,20 @@ class Browser:
         else:
             groups = self._read_step(options)
         if options.listing == "tests":
-            tests = self._tests.read(options, WAIT_S)
+            tests = self._tests.read(options)
         snapshot = Snapshot(self._run, options, self._others, groups, found=found, selected=selected, tests=tests)
         group = group_of(snapshot)
-        if options.difference and group is not None and group is not self._first_of:
+        if not options.difference or group is None:
+            return snapshot
+        if group is not self._first_of:
             self._first_of = group
             self._first = None if group.evaluation else first_group(self._run.paths, group, self._run.first_step)
-        self._last = replace(snapshot, first=self._first if options.difference else None)
-        return self._last
+        return replace(snapshot, first=self._first)
 
-    def moved(self) -> bool:
-        """Whether a search or a reader has come further since the last `load`."""
-        return self._progress() != self._drawn
+    def progress(self) -> object:
+        """Return how far searches and readers are, to be compared with what this was before."""
+        scans = [(scan.done, scan.hits.count, scan.running and not scan.complete) for scan in self._scans.values()]
+        return scans, self._tests.running
 
     def stop(self) -> bool:
         """End the searches that are under way; whether there was one."""
@@ -188,10 +80,6 @@ class Browser:
         for scan in running:
             scan.cancel()
         return bool(running)
-
-    def _progress(self) -> object:
-        scans = [(scan.done, scan.hits.count, scan.running and not scan.complete) for scan in self._scans.values()]
-        return scans, self._tests.running
 
     def _read_step(self, options: ViewOptions) -> tuple[Group, ...]:
         step = options.step if options.step is not None else self._run.step
@@ -202,7 +90,6 @@ class Browser:
         return self._groups
 
     def _search(self, options: ViewOptions) -> None:
-        """Start the searches that these options need, end the others, and let complete ones follow the run."""
         wanted = [Wanted(text=options.query)] if options.query else []
         wanted += [Wanted(prompt_id=options.prompt)] if options.listing == "time" else []
         for other in [one for one in self._scans if one not in wanted]:
@@ -216,20 +103,18 @@ class Browser:
                 scan.follow()
 
     def _found(self, options: ViewOptions) -> Found:
-        one = Wanted(prompt_id=options.prompt) if options.listing == "time" else Wanted(text=options.query)
+        over_time = options.listing == "time"
+        one = Wanted(prompt_id=options.prompt) if over_time else Wanted(text=options.query)
         scan = self._scans[one]
-        size, natural = len(scan.hits), options.sort == "sample" or options.listing == "time"
+        size, natural = len(scan.hits), over_time or options.sort == "sample"
         key = (one, options.sort, options.backwards, scan.running)
         known = self._order
         # sorting 200,000 hits takes a moment: while a search goes on, only each time that it has found a third more
         if known is None or known[0] != key or size > len(known[1].order) * (1 if natural else 4 / 3):
-            if options.listing == "time":
-                known = key, Found(scan, range(size), scan.hits.spans())
-            else:
-                known = key, Found(scan, scan.hits.order(options.sort, backwards=options.backwards))
-            self._order = known
+            order = range(size) if over_time else scan.hits.order(options.sort, backwards=options.backwards)
+            known = self._order = key, Found(scan, order, scan.hits.spans() if over_time else ())
         found = known[1]
-        if options.listing == "time":
+        if over_time:
             return found
         bar = row_of(options, len(found.order))
         near = found.order[max(bar - NEAR, 0) : bar + NEAR]
@@ -248,8 +133,7 @@ class Browser:
         hits = found.scan.hits
         if options.listing == "time":
             span = found.spans[row_of(options, len(rows))]
-            source = hits.source(span[0])
-            return self._groups_of(source, found.scan, span), (options.prompt, None)
+            return self._groups_of(hits.source(span[0]), found.scan, span), (options.prompt, None)
         hit = found.order[row_of(options, len(rows))]
         sample = found.near.get(hit)
         if sample is None:
@@ -272,7 +156,271 @@ class Browser:
         return (Group(-1, clean(first.prompt_id), "", (), tuple(samples), evaluation=source),)
 
 
+class PairReader:
+    """Reads the test split before and after training, the evaluations of a run, in a thread, each once."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._known: dict[str, tuple[Version, EvaluationSamples]] = {}
+        self._thread: threading.Thread | None = None
+        self._order: tuple[tuple[object, ...], list[str]] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def read(self, options: ViewOptions) -> BeforeAfter:
+        """Return the first evaluation next to the chosen later one, or alone before there is one, as far as they are
+        read."""
+        own, names = self._names()
+        if not names:
+            return _nothing("no evaluation has completions: training evaluates at its start and after each stage")
+        first, rest = names[0], names[1:] or names  # with one alone, that
+        newest = max((place for place, name in enumerate(rest) if name in own), default=len(rest) - 1)
+        later = rest[newest if options.later < 0 else min(options.later, len(rest) - 1)]
+        stale = [
+            name for name in (first, later) if name not in self._known or self._known[name][0] != self._version(name)
+        ]
+        if stale and not self.running:
+            self._thread = threading.Thread(target=self._load, args=(stale,), name="smolsum-pairs", daemon=True)
+            self._thread.start()
+            self._thread.join(WAIT_S)
+        if first not in self._known or later not in self._known:
+            return _nothing(f"reading {' and '.join(dict.fromkeys((first, later)))}")
+        (version, before), (later_version, after) = self._known[first], self._known[later]
+        if not any(name in after.samples for name in before.samples):
+            return _nothing(f"{first} and {later} have no example in common", rest)
+        key = (first, version, later, later_version, options.sort, options.backwards, options.prompt)
+        if self._order is None or self._order[0] != key:
+            self._order = key, self._sorted(before, after, options)
+        return BeforeAfter(before, after, self._order[1], rest)
+
+    def _names(self) -> tuple[list[str], list[str]]:
+        """The evaluations that training makes, and all that have completions: those first, in order."""
+        paths = self._run.paths
+        own = [paths.stage_evaluation(label).name for label in ("start", *self._run.stages)]
+        others = sorted(path.name for path in paths.evaluations.glob("*") if path.name not in own)
+        return own, [name for name in (*own, *others) if texts_of(paths.evaluations / name)]
+
+    def _version(self, name: str) -> Version:
+        files = (self._run.paths.evaluations / name / file for file in (GENERATIONS, SCORES))
+        texts, scores = (path.stat().st_size if path.is_file() else 0 for path in files)
+        return texts, scores
+
+    def _load(self, names: list[str]) -> None:
+        for name in names:
+            version = self._version(name)
+            self._known[name] = version, read_samples(self._run.paths.evaluations / name)
+
+    def _sorted(self, before: EvaluationSamples, after: EvaluationSamples, options: ViewOptions) -> list[str]:
+        """The examples of both: in the order of the data, or by the length or what is wrong after training, or by the
+        change of a measure; the greatest first, or the reverse, what is missing last."""
+        common = [name for name in before.samples if name in after.samples]
+        if options.prompt:  # the one that was searched for comes first
+            common.sort(key=lambda name: not _is_meant(name, options.prompt))
+        sort, settings = options.sort, self._run.settings
+        if sort not in BeforeAfter(before, after, (), ()).sort_keys or sort == "sample":
+            return common[:: -1 if options.backwards else 1]
+
+        def key(name: str) -> float:
+            if sort == "tokens":
+                value: float | None = after.tokens[name]
+            elif sort == "error":
+                value = error_size(after.samples[name], settings, after.tokens[name])
+            else:
+                value = change_of(before, after, name, sort)
+            return math.inf if value is None else value if options.backwards else -value
+
+        return sorted(common, key=key)
+
+
+def _nothing(missing: str, names: Sequence[str] = ()) -> BeforeAfter:
+    none = EvaluationSamples("")
+    return BeforeAfter(none, none, (), names, missing)
+
+
+def _is_meant(example: str, query: str) -> bool:
+    """Whether a search names an example: by its id, or by the number that the id ends with (17: test-0017)."""
+    number = re.fullmatch(r"(?:.*\D)?0*(\d+)", example)
+    return example == query or (number is not None and query.lstrip("0") == number[1].lstrip("0") and query.isdigit())
+
+
+def _has_example(run: Run, query: str) -> bool:
+    """Whether a search names an example of the first evaluation that has completions."""
+    folder = run.paths.stage_evaluation("start")
+    with suppress(OSError):
+        ids = re.findall(rb'"id": ?"([^"]*)"', (folder / GENERATIONS).read_bytes()) if query.isprintable() else []
+        return any(_is_meant(name.decode(errors="replace"), query) for name in ids)
+    return False
+
+
+def change_of(before: EvaluationSamples, after: EvaluationSamples, name: str, metric: str) -> float | None:
+    """Return by how much a measure of an example grew; None where one of the values is missing."""
+    old, new = (one.samples[name].rewards.get(metric) for one in (before, after))
+    return None if old is None or new is None else new - old
+
+
 def row_of(options: ViewOptions, rows: int) -> int:
-    """Return the row under the bar."""
-    bar = options.hit if options.listing == "hits" else options.bar
-    return rows - 1 if bar < 0 else min(bar, rows - 1)
+    row = options.rows.get(options.listing, 0)
+    return rows - 1 if row < 0 else min(row, rows - 1)
+
+
+def group_of(snapshot: Snapshot) -> Group | None:
+    if snapshot.selected is not None:
+        prompt, _ = snapshot.selected
+        return next((group for group in snapshot.groups if group.samples[0].prompt_id == prompt), None)
+    return snapshot.groups[snapshot.options.group % len(snapshot.groups)] if snapshot.groups else None
+
+
+def sample_of(snapshot: Snapshot) -> SampledRollout | None:
+    """Return the selected rollout."""
+    group, options = group_of(snapshot), snapshot.options
+    if group is None:
+        return None
+    if snapshot.selected is not None and snapshot.selected[1] is not None:
+        return next((sample for sample in group.samples if sample.number == snapshot.selected[1]), None)
+    kept = ordered(group, options.sort, snapshot.run.settings, backwards=options.backwards)
+    return kept[min(options.rows.get("step", 0), len(kept) - 1)]
+
+
+def example_of(snapshot: Snapshot) -> str:
+    """Return the id of the example of the test split under the bar; empty for none."""
+    order = snapshot.tests.order if snapshot.tests else ()
+    return order[row_of(snapshot.options, len(order))] if order else ""
+
+
+def moved(snapshot: Snapshot, by: int) -> ViewOptions:
+    """Return the options with the bar moved by so many rows."""
+    return at_row(snapshot, row_of(snapshot.options, max(_count(snapshot), 1)) + by)
+
+
+def at_row(snapshot: Snapshot, row: int) -> ViewOptions:
+    """Return the options with the bar at a row, or at the nearest one."""
+    options = snapshot.options
+    row = min(max(row, 0), max(_count(snapshot) - 1, 0))
+    return replace(options, rows={**options.rows, options.listing: row}, scroll=0)
+
+
+def _count(snapshot: Snapshot) -> int:
+    found, tests, group = snapshot.found, snapshot.tests, group_of(snapshot)
+    match snapshot.options.listing:
+        case "hits":
+            return len(found.order) if found else 0
+        case "time":
+            return len(found.spans) if found else 0
+        case "tests":
+            return len(tests.order) if tests else 0
+        case "step":
+            return len(group.samples) if group else 0
+
+
+def next_one(snapshot: Snapshot, by: int) -> ViewOptions:
+    """Return the options with the next hit of a search, or the next row of another listing; without either, with the
+    next prompt of the step."""
+    options = snapshot.options
+    if options.listing != "step":
+        return moved(snapshot, by)
+    if options.query:
+        hit = max(options.rows.get("hits", 0) + by, 0)
+        return replace(options, listing="hits", rows={**options.rows, "hits": hit}, scroll=0)
+    return next_prompt(snapshot, by)
+
+
+def next_prompt(snapshot: Snapshot, by: int) -> ViewOptions:
+    """Return the options with another prompt of the step."""
+    options, group = snapshot.options, (snapshot.options.group + by) % max(len(snapshot.groups), 1)
+    return replace(options, group=group, rows={**options.rows, "step": 0}, scroll=0)
+
+
+def other_step(snapshot: Snapshot, by: int) -> ViewOptions:
+    """Return the options with the completions of another step, after the last one those of the newest as it comes; in a
+    list of steps or hits with another row; of the test split with another evaluation."""
+    options, run = snapshot.options, snapshot.run
+    if options.listing in ("hits", "time"):
+        return moved(snapshot, by)
+    if options.listing == "tests":
+        names = snapshot.tests.names if snapshot.tests else ()
+        shown = names.index(snapshot.tests.after.name) if snapshot.tests and snapshot.tests.after.name in names else 0
+        return replace(options, later=min(max(shown + by, 0), max(len(names) - 1, 0)), scroll=0)
+    step = snapshot.step + by
+    newest = None if step >= run.step else max(step, run.first_step)
+    return replace(options, step=newest, rows={**options.rows, "step": 0}, scroll=0)
+
+
+def next_order(snapshot: Snapshot) -> ViewOptions:
+    """Return the options with the next column to sort by."""
+    options, group = snapshot.options, group_of(snapshot)
+    if options.listing == "hits" and snapshot.found:
+        keys = snapshot.found.scan.hits.sort_keys()
+    elif options.listing == "tests" and snapshot.tests:
+        keys = snapshot.tests.sort_keys
+    else:
+        keys = sort_keys(group) if group else ["sample"]
+    place = keys.index(options.sort) if options.sort in keys else -1
+    return reordered(options, sort=keys[(place + 1) % len(keys)])
+
+
+def reordered(options: ViewOptions, **order: str | bool) -> ViewOptions:
+    """Return the options with another order and the bar at its top; that of a prompt over time, which keeps its order,
+    stays."""
+    kept: dict[Listing, int] = {"time": options.rows.get("time", 0)}
+    return replace(options, rows=kept, scroll=0, **order)  # type: ignore[arg-type]
+
+
+def searching(snapshot: Snapshot, query: str) -> ViewOptions:
+    """Return the options with the hits of a search; for the number or id of an example of the test split, with that
+    before and after training; without a text, with the rollouts of a step."""
+    options = replace(snapshot.options, query=query, rows={}, scroll=0)
+    if query and _has_example(snapshot.run, query):
+        return replace(options, listing="tests", prompt=query, later=-1)
+    return replace(options, listing="hits" if query else "step")
+
+
+def over_time(snapshot: Snapshot) -> ViewOptions:
+    """Return the options with all steps at which the shown prompt was sampled, the newest one first under the bar; or
+    back."""
+    options, sample = snapshot.options, sample_of(snapshot)
+    if options.listing == "time":
+        return back(snapshot)
+    prompt = example_of(snapshot) if options.listing == "tests" else sample.prompt_id if sample else ""
+    rows: dict[Listing, int] = {**options.rows, "time": -1}
+    return replace(options, listing="time", prompt=prompt, rows=rows, scroll=0) if prompt else options
+
+
+def test_split(snapshot: Snapshot) -> ViewOptions:
+    """Return the options with the test split before and after training, or back."""
+    options = snapshot.options
+    if options.listing == "tests":
+        return back(snapshot)
+    return replace(options, listing="tests", prompt="", rows={**options.rows, "tests": 0}, later=-1, scroll=0)
+
+
+def opened(snapshot: Snapshot) -> ViewOptions:
+    """Return the options with the step of the row under the bar, and the sample of that row; a hit in an evaluation is
+    listed over time."""
+    options, group, sample = snapshot.options, group_of(snapshot), sample_of(snapshot)
+    if options.listing not in ("hits", "time") or group is None or sample is None:
+        return options
+    if group.evaluation:
+        return options if options.listing == "time" else over_time(snapshot)
+    kept = ordered(group, options.sort, snapshot.run.settings, backwards=options.backwards)
+    rows: dict[Listing, int] = {**options.rows, "step": kept.index(sample)}
+    return replace(options, listing="step", step=group.step, group=snapshot.groups.index(group), rows=rows, scroll=0)
+
+
+def back(snapshot: Snapshot) -> ViewOptions:
+    """Return the options with what was listed before: after a prompt over time or the test split the hits, if there
+    was a search, and then the rollouts of a step."""
+    options = snapshot.options
+    if options.listing in ("time", "tests") and options.query:
+        return replace(options, listing="hits", scroll=0)
+    return replace(options, listing="step", query="", scroll=0)
+
+
+def copied(snapshot: Snapshot) -> tuple[str, str]:
+    """Return what the key for copying takes, in words, and its text; empty for nothing."""
+    if snapshot.options.listing == "tests":
+        tests, name = snapshot.tests, example_of(snapshot)
+        return (f"{name} of {tests.after.name}", tests.after.samples[name].text) if tests and name else ("", "")
+    sample = sample_of(snapshot)
+    return ("the completion", sample.text) if sample else ("", "")

@@ -1,15 +1,19 @@
-"""What the charts show: the metrics of each one, with the letters, levels and scale.
+"""What the charts show: the metrics of each one, with the letters, levels and scale; and the legend with their values.
 
 What a task rewards and measures is read from the run.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase, digits
 
+from rich.style import Style
+from rich.text import Text
+
 from smolsum.config.targets import TOKENS
 from smolsum.runs.reader import Run
-from smolsum.watch.pane_text import number
+from smolsum.watch.pane_text import DIM, number
+from smolsum.watch.snapshot import Snapshot
 
 RUNS = "ABCDEFGHIJ"
 """Letters of compared runs."""
@@ -19,6 +23,8 @@ METRIC = "metric:"
 """Beginning of the name of a pane that is the chart of a metric."""
 MAX_HEADLINES = 3
 """Headline metrics in the chart of validations, besides the reward."""
+MIN_ROWS, MAX_LEGEND_ROWS = 5, 3
+"""Rows that a legend leaves for the drawing, and that it may have."""
 
 
 @dataclass(frozen=True)
@@ -162,3 +168,98 @@ def chart_named(name: str) -> Chart:
     if place != name and place.isdecimal() and int(place) < len(CHARTS):
         return CHARTS[int(place)]
     return Chart(name, _fixed((name, "m", name)), by_reward=name.startswith(("reward", "validation/reward")))
+
+
+def shown_curves(snapshot: Snapshot, spec: Chart) -> list[Curve]:
+    """Return the curves of the first run: all that are not hidden, or the first next to other runs."""
+    curves, hidden = spec.curves(snapshot.run), _hidden_curves(snapshot, spec)
+    return curves[:1] if snapshot.others else [curve for curve in curves if curve not in hidden]
+
+
+def _hidden_curves(snapshot: Snapshot, spec: Chart) -> list[Curve]:
+    """The curves that the user has hidden. The first run next to others has none, and one is always left."""
+    curves = spec.curves(snapshot.run)
+    hidden = [curve for curve in curves if curve.metric in snapshot.options.hidden]
+    return hidden if len(hidden) < len(curves) and not snapshot.others else []
+
+
+def letter_of(snapshot: Snapshot, curve: Curve) -> str:
+    """Return the letter at the end of a curve of the first run; next to other runs, that of the run."""
+    return RUNS[0] if snapshot.others else curve.letter
+
+
+def legend(
+    snapshot: Snapshot, spec: Chart, more: Sequence[str], *, room: int, width: int, height: int
+) -> tuple[Text, list[Text]]:
+    """Return the note in the title, of at most `room` characters; where that is too short, lines below the drawing.
+
+    With enough lines every curve has its name; otherwise only its letter and value. `more` is named at the end. An
+    entry has its metric as `curve` in its `meta`, unless it is that of the only curve.
+    """
+    shown, hidden = shown_curves(snapshot, spec), _hidden_curves(snapshot, spec)
+    cursor = snapshot.options.cursor
+    before = [] if cursor is None else [Text(f"at step {cursor:.0f}:")]
+    behind = [Text(part) for part in (*_others(snapshot, spec), *[*spec.levels(snapshot.run)][:1], *more)]
+
+    def entries(*, named: bool) -> list[Text]:
+        found = []
+        for curve in (*shown, *hidden):
+            words = [letter_of(snapshot, curve)] if len(shown) > 1 or hidden or snapshot.others else []
+            words += [curve.name] if named and (len(shown) > 1 or hidden) else []
+            words.append("off" if curve in hidden else _value(snapshot, spec, curve))
+            last = [curve] == shown
+            found.append(Text(" ".join(words), Style() if last else Style.from_meta({"curve": curve.metric})))
+        return found
+
+    parts = [*before, *entries(named=True), *behind]
+    if _length(parts) <= room:
+        return Text("  ").join(parts), []
+    lines: list[list[Text]] = []
+    for part in parts:
+        if lines and _length([*lines[-1], part]) < width:
+            lines[-1].append(part)
+        else:
+            lines.append([part])
+    if len(lines) <= min(height - MIN_ROWS, MAX_LEGEND_ROWS):
+        return Text(), [Text(" ", style=DIM).append_text(Text("  ").join(line)) for line in lines]
+    parts = [*before, *entries(named=False), *behind]
+    while len(parts) > 1 and _length(parts) > room:
+        parts.pop()
+    return Text("  ").join(parts), []
+
+
+def _length(parts: Sequence[Text]) -> int:
+    return sum(map(len, parts)) + 2 * (len(parts) - 1)
+
+
+def _value(snapshot: Snapshot, spec: Chart, curve: Curve) -> str:
+    """The value at the cursor, or the newest one, with the band around it; of an earlier stage, the step of the last
+    value."""
+    run, cursor = snapshot.run, snapshot.options.cursor
+    last = run.series[curve.metric].last_step or 0
+    if cursor is None and last < run.stage_began.get(run.stage, 0):
+        return f"until {last}"
+    value = _at(run, curve.metric, cursor)
+    if spec.band and set(spec.band) <= set(run.series):
+        low, high = (_at(run, name, cursor) for name in spec.band)
+        return f"{value} (min {low}, max {high})"
+    return value
+
+
+def _at(run: Run, metric: str, cursor: float | None) -> str:
+    """The newest value, or that of the cursor's step; a value of an earlier step has its step."""
+    if metric not in run.series:
+        return "-"
+    if cursor is None:
+        return number(run.last(metric))
+    found = run.series[metric].at(cursor)
+    if found is None:
+        return "-"
+    step, value = found
+    return number(value) if step == int(cursor) else f"{number(value)} ({step})"
+
+
+def _others(snapshot: Snapshot, spec: Chart) -> list[str]:
+    """The letter of each other run, and the value of its first curve."""
+    cursor, runs = snapshot.options.cursor, zip(RUNS[1:], snapshot.others, strict=False)
+    return [f"{letter} {_at(run, curve.metric, cursor)}" for letter, run in runs for curve in spec.curves(run)[:1]]

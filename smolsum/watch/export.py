@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,12 +69,10 @@ def values(snapshot: Snapshot, spec: Chart) -> str:
 
 
 def _metrics(spec: Chart, run: Run) -> list[str]:
-    """The metrics of a chart's curves and of its band."""
     return [curve.metric for curve in spec.curves(run)] + list(spec.band or ())
 
 
 def picture(snapshot: Snapshot, spec: Chart, *, light: bool) -> str:
-    """Return the chart as SVG, as the terminal shows it."""
     width, height = SIZE
     pane = chart(snapshot, width - 2, height - 2, spec)
     return svg(framed(pane, width, height, ascii=snapshot.options.ascii), snapshot.run.paths.name, light=light)
@@ -85,12 +82,11 @@ def svg(lines: Sequence[Text], title: str, *, light: bool) -> str:
     """Return lines of text as SVG, in the colours of a theme."""
     background, foreground = (Color.parse(text) for text in BACKGROUNDS[light])
     width = max(line.cell_len for line in lines)
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        console = Console(width=width, file=nowhere, record=True, force_terminal=True, color_system="truecolor")
-        for line in lines:
-            segments = [Segment(one.text, one.style) for one in line.render(console) if one.text]
-            console.print(Segments(Painted(light=light).apply(segments, background)), end="")
-            console.print()
+    console = Console(width=width, file=io.StringIO(), record=True, force_terminal=True, color_system="truecolor")
+    for line in lines:
+        segments = [Segment(one.text, one.style) for one in line.render(console) if one.text]
+        console.print(Segments(Painted(light=light).apply(segments, background)), end="")
+        console.print()
     theme = TerminalTheme(background.rgb, foreground.rgb, [(0, 0, 0)] * 8)
     return bare(console.export_svg(title=title, theme=theme))
 

@@ -8,10 +8,9 @@ from platform import node
 from statistics import fmean
 
 from smolsum.console import duration
-from smolsum.runs.grid_record import GRID
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import LAST_BYTES, Document, Run
-from smolsum.runs.records import GridRecord, RunOfGrid
+from smolsum.runs.records import GRID, GridRecord, RunOfGrid
 from smolsum.runs.run_state import MOVING, STALE_S, mean_step, process_lives, read_stamp, run_state, seconds_since
 
 ALMOST = 0.99
@@ -45,7 +44,6 @@ class GridView:
 
     @property
     def text(self) -> str:
-        """The grid in a few words."""
         failed = f", {len(self.failed)} failed" if self.failed else ""
         if not self.alive:
             return f"grid of {self.total} runs done{failed}" if self.complete else f"grid stopped in run {self.number}"

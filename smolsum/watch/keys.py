@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.style import Style
 from rich.text import Text
 
 from smolsum.runs.run_state import ALIVE_STATES
@@ -22,53 +23,43 @@ class Key:
     names: str
     shown: str
     action: str
-    help: str
+    help: str = ""
     footer: str = ""
 
 
-def _pair(first: str, second: str, action: str, values: tuple[float, float], help: str, footer: str = "") -> list[Key]:
-    """Two keys that do the same in two directions, with one line in the help. Each is Textual's name, or that and the
-    name for people after a colon."""
-    names, (before, after) = [name.partition(":") for name in (first, second)], values
-    shown = [name[2] or name[0] for name in names]
-    return [
-        Key(names[0][0], shown[0], f"{action}({before})", help, footer),
-        Key(names[1][0], shown[1], f"{action}({after})", ""),
-    ]
-
-
 KEYS = (
-    *_pair("tab", "shift+tab", "turn", (1, -1), "next page, page before", "page"),
+    Key("tab", "tab", "turn(1)", "next page, page before", "page"),
+    Key("shift+tab", "shift+tab", "turn(-1)"),
     Key("1", "1-9", "enlarge(0)", "enlarge a chart, and back", "enlarge"),
-    *(Key(str(n), "", f"enlarge({n - 1})", "") for n in range(2, 10)),
+    *(Key(str(n), "", f"enlarge({n - 1})") for n in range(2, 10)),
     Key("enter", "enter", "choose", "enlarge the metric, open the hit under the bar", "enlarge"),
     Key("v", "v", "pin", "put that metric first on the page of charts, or take it off", "pin"),
     Key("escape", "esc", "home", "back to the first page, or end a search", "back"),
-    *_pair("plus,equals_sign:+", "minus:-", "zoom", (0.5, 2.0), "fewer steps in charts, more (wheel: there)", "zoom"),
-    *_pair("comma,less_than_sign:<", "full_stop,greater_than_sign:>", "pan", (-1, 1), "earlier steps, later", "pan"),
-    *_pair("left", "right", "side", (-1, 1), "cursor in charts (click); completions: step before, next", "cursor"),
-    Key("shift+left", "", "side(-10)", ""),
-    Key("shift+right", "", "side(10)", ""),
+    Key("plus,equals_sign", "+", "zoom(0.5)", "fewer steps in charts, more (wheel: there)", "zoom"),
+    Key("minus", "-", "zoom(2.0)"),
+    Key("comma,less_than_sign", "<", "pan(-1)", "earlier steps, later", "pan"),
+    Key("full_stop,greater_than_sign", ">", "pan(1)"),
+    Key("left", "left", "side(-1)", "cursor in charts (click); completions: step before, next", "cursor"),
+    Key("right", "right", "side(1)"),
+    Key("shift+left", "", "side(-10)"),
+    Key("shift+right", "", "side(10)"),
     Key("0", "0", "all", "all steps, no cursor", "all"),
     Key("x", "x", "unit", "charts by step, time or tokens", "by time"),
     Key("w", "w", "smooth", "smoother lines over the measured ones", "smooth"),
     Key("y", "y", "log", "logarithmic scale, where values allow it", "log"),
-    *_pair("up,k:up, k", "down,j:down, j", "move", (-1, 1), "rollout before, next one"),
-    *_pair("pageup,u:pgup, u", "pagedown,m:pgdn, m", "scroll", (-PAGE, PAGE), "scroll the text up, down"),
-    *_pair(
-        "left_square_bracket:[", "right_square_bracket:]", "step", (-1, 1), "completions of the step before, the next"
-    ),
-    *_pair(
-        "left_curly_bracket,home:{, home",
-        "right_curly_bracket,end:}, end",
-        "step",
-        (-MANY, MANY),
-        "of the first step, of the newest as it comes",
-    ),
-    *_pair("n", "N", "next", (1, -1), "next prompt or hit, the one before (p: prompt)", "prompt"),
-    Key("p", "", "prompt(-1)", ""),
+    Key("up,k", "up, k", "move(-1)", "rollout before, next one"),
+    Key("down,j", "down, j", "move(1)"),
+    Key("pageup,u", "pgup, u", f"scroll({-PAGE})", "scroll the text up, down"),
+    Key("pagedown,m", "pgdn, m", f"scroll({PAGE})"),
+    Key("left_square_bracket", "[", "step(-1)", "completions of the step before, the next"),
+    Key("right_square_bracket", "]", "step(1)"),
+    Key("left_curly_bracket,home", "{, home", f"step({-MANY})", "of the first step, of the newest as it comes"),
+    Key("right_curly_bracket,end", "}, end", f"step({MANY})"),
+    Key("n", "n", "next(1)", "next prompt or hit, the one before (p: prompt)", "prompt"),
+    Key("N", "N", "next(-1)"),
+    Key("p", "", "prompt(-1)"),
     Key("s", "s", "sort", "sort by the next column, in reverse", "sort"),
-    Key("i", "i", "reverse", ""),
+    Key("i", "i", "reverse"),
     Key("slash", "/", "search", "search all samples of the run; filter the metrics", "find"),
     Key("h", "h", "history", "the shown prompt at all its steps, and back", "history"),
     Key("b", "b", "tests", "the test split before and after training, and back", "before/after"),
@@ -87,33 +78,24 @@ KEYS = (
     Key("q,ctrl+c,ctrl+q", "q, ctrl-c", "leave", "leave; the run goes on", "quit"),
 )
 SPACE, STOP = "space", "S"
-MUST = ("?", "tab", SPACE, STOP)
-"""Keys that the footer of every page names; an enlarged chart names `esc` instead of `tab`."""
+LINES = ("down, j",)
+"""Further keys for the footer of a page of lines."""
 MORE = {
     "summary": ("1-9", "f", "+", "w", "y"),
     "charts": ("1-9", "+", "left", "<", "w", "y", "x"),
     "chart": ("+", "left", "E", "<", "w", "y", "x", "0"),
-    "metrics": ("/", "enter", "v", "down, j"),
+    "metrics": ("/", "enter", "v", *LINES),
     "completions": ("/", "n", "[", "s", "h", "b", "d", "c"),
     "hits": ("n", "s", "enter", "h", "i", "/", "c"),
     "time": ("[", "s", "enter", "d", "h", "c"),
     "tests": ("n", "d", "[", "s", "i", "h", "c"),
-    "advice": ("down, j",),
-    "log": ("down, j",),
-    "config": ("down, j",),
-    "compare": ("r", "down, j"),
+    "advice": LINES,
+    "log": LINES,
+    "config": LINES,
+    "compare": ("r", *LINES),
 }
 """Further keys for the footer of a page, or of what is listed on that of completions, the most useful first."""
-SHORT_IN = {
-    "hits": {"n": "n N hit", "enter": "enter open"},
-    "time": {"[": "[ ] step", "enter": "enter open", "h": "h back"},
-    "tests": {"n": "n N prompt", "[": "[ ] evaluation"},
-}
-"""How keys are named where they do something else."""
 ELSEWHERE = ("1-9", "f", "[", "n", "+", "w")
-MAX_FOOTER_KEYS = 9
-MIN_OWN_KEYS = 2
-"""Keys of the page that the names of other pages make room for."""
 SHORT = {
     "i": "i reverse",
     "[": "[ ] step",
@@ -122,6 +104,15 @@ SHORT = {
     "<": "< > pan",
     "+": "+ - zoom",
 }
+SHORT_IN = {
+    "hits": {"n": "n N hit", "enter": "enter open"},
+    "time": {"[": "[ ] step", "enter": "enter open", "h": "h back"},
+    "tests": {"n": "n N prompt", "[": "[ ] evaluation"},
+}
+"""How keys are named where they do something else."""
+MAX_FOOTER_KEYS = 9
+MIN_OWN_KEYS = 2
+"""Keys of the page that the names of other pages make room for."""
 
 
 def help_rows() -> list[tuple[str, str]]:
@@ -139,36 +130,33 @@ def footer(width: int, names: Sequence[str], at: str, *, asks: bool, state: str,
     """Return the last line of a page: all pages, or only the open one where its keys need the room; then keys, at most
     MAX_FOOTER_KEYS, and how to leave. `asks`: whether the user can pause and stop the run; `listing`: what the page of
     completions lists."""
-    rests = state in ("pausing", "paused")
-    texts = {key.shown: f"{key.shown} {key.footer}" for key in KEYS} | SHORT
     what = listing if at == "completions" and listing in MORE else at
-    texts |= SHORT_IN.get(what, {})
-    texts |= {SPACE: f"{SPACE} {'resume' if rests else 'pause'}"}
-    first = [name for name in MUST if asks or name not in (SPACE, STOP)]
-    if at == "chart":
-        first[1] = "esc"
-    wanted = [texts[name] for name in (*first, *MORE.get(what, ELSEWHERE))][:MAX_FOOTER_KEYS]
+    texts = {key.shown: f"{key.shown} {key.footer}" for key in KEYS} | SHORT | SHORT_IN.get(what, {})
+    texts[SPACE] = f"{SPACE} {'resume' if state in ('pausing', 'paused') else 'pause'}"
+    must = ["?", "esc" if at == "chart" else "tab", *((SPACE, STOP) if asks else ())]
+    wanted = [texts[name] for name in (*must, *MORE.get(what, ELSEWHERE))][:MAX_FOOTER_KEYS]
     outs = ("q quit (the run goes on)", "q quit") if state in ALIVE_STATES else ("q quit",)
-    names_shown = (_all(names, at), _one(names, at, numbered=True), _one(names, at, numbered=False))
+    place = f" {names.index(at) + 1}/{len(names)}" if at in names else ""
+    pages = (_all(names, at), _one(at, place), _one(at))
     # what goes first where there is no room: names of other pages, then words after `quit`, then keys of the page
-    choices = [(own, out, pages) for own in range(MIN_OWN_KEYS, -1, -1) for out in outs for pages in names_shown]
-    for own, out, pages in [*choices, (0, outs[-1], Text())]:
-        if len(pages) + len("  ".join([*wanted[: len(first) + own], out])) + 2 <= width:
+    choices = [(own, out, line) for own in range(MIN_OWN_KEYS, -1, -1) for out in outs for line in pages]
+    for own, out, line in [*choices, (0, outs[-1], Text())]:
+        if len(line) + len("  ".join([*wanted[: len(must) + own], out])) + 2 <= width:
             break
-    while wanted and len(pages) + len("  ".join([*wanted, out])) + 2 > width:
+    while wanted and len(line) + len("  ".join([*wanted, out])) + 2 > width:
         wanted.pop()
-    return pages.append(" " + "  ".join([*wanted, out]), style=DIM)
+    return line.append(" " + "  ".join([*wanted, out]), style=DIM)
 
 
 def _all(names: Sequence[str], at: str) -> Text:
-    """All pages, the open one marked."""
+    """All pages, the open one marked; a click on one opens it."""
     line = Text()
     for name in names if len(names) > 1 else ():
-        line.append(f" [{name}]" if name == at else f" {name}", "bold" if name == at else DIM)
+        style = Style.parse("bold" if name == at else DIM) + Style.from_meta({"page": name})
+        line.append(" ").append(f"[{name}]" if name == at else name, style)
     return line.append(" ")
 
 
-def _one(names: Sequence[str], at: str, *, numbered: bool) -> Text:
-    """The open page, with its number among the pages."""
-    place = f" {names.index(at) + 1}/{len(names)}" if numbered and at in names else ""
+def _one(at: str, place: str = "") -> Text:
+    """The open page, with its place among the pages."""
     return Text.assemble((f" [{at}]", "bold"), (f"{place} ", DIM))

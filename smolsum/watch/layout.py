@@ -8,19 +8,15 @@ from rich.text import Text
 
 from smolsum.runs.completion_groups import read_groups
 from smolsum.runs.reader import Run
-from smolsum.watch import completion_tables
+from smolsum.watch import completions
 from smolsum.watch.charts import chart
-from smolsum.watch.compare_page import comparison, differences, states
-from smolsum.watch.constraints_pane import constraints
 from smolsum.watch.curves import CARD, CHARTS, METRIC, chart_named
 from smolsum.watch.grid_follower import grid_of
-from smolsum.watch.metrics_page import metrics
+from smolsum.watch.header import header, message
 from smolsum.watch.pane_text import Pane, framed
-from smolsum.watch.panes import alerts, header, message, settings, times, workers
-from smolsum.watch.results_page import gained, results
-from smolsum.watch.run_log import run_log
+from smolsum.watch.panes import alerts, constraints, metrics, run_log, settings, sparklines, times, workers
+from smolsum.watch.results import comparison, differences, gained, results, states
 from smolsum.watch.snapshot import Snapshot, ViewOptions
-from smolsum.watch.sparklines import sparklines
 
 Draw = Callable[[Snapshot, int, int], Pane]
 Area = tuple[int, int, int, int]
@@ -63,10 +59,10 @@ PANES: dict[str, Draw] = {
     "comparison": comparison,
     "log": run_log,
     "config": settings,
-    "table": completion_tables.table,
-    "texts": completion_tables.text,
-    "before": completion_tables.before,
-    "after": completion_tables.after,
+    "table": completions.table,
+    "texts": completions.text,
+    "before": completions.before,
+    "after": completions.after,
 }
 
 
@@ -81,7 +77,6 @@ class Slot:
     height: int
 
     def has(self, x: int, y: int) -> bool:
-        """Whether a character of the screen is in it."""
         return self.x <= x < self.x + self.width and self.y <= y < self.y + self.height
 
 
@@ -157,7 +152,6 @@ def _compare(snapshot: Snapshot, area: Area) -> tuple[Slot, ...]:
 
 
 def _charts(snapshot: Snapshot, most: int) -> list[str]:
-    """The panes of the page of charts: pinned metrics, then the charts."""
     pinned = [f"{METRIC}{name}" for name in snapshot.options.pinned]
     return [*pinned, *(f"chart{n}" for n in range(len(CHARTS)))][:most]
 
@@ -242,25 +236,30 @@ def _grid(panes: Sequence[str], columns: int, area: Area) -> tuple[Slot, ...]:
     return tuple(found)
 
 
+def content(snapshot: Snapshot, slot: Slot) -> Pane:
+    """Return what is within the frame of a slot."""
+    draw = PANES.get(slot.pane) or partial(chart, spec=chart_named(slot.pane))
+    return draw(snapshot, slot.width - 2, slot.height - 2)
+
+
 def pane(snapshot: Snapshot, slot: Slot) -> list[Text]:
     """Return a pane as the lines of its slot."""
-    draw = PANES.get(slot.pane) or partial(chart, spec=chart_named(slot.pane))
-    drawn = draw(snapshot, slot.width - 2, slot.height - 2)
-    return framed(drawn, slot.width, slot.height, ascii=snapshot.options.ascii)
+    return framed(content(snapshot, slot), slot.width, slot.height, ascii=snapshot.options.ascii)
+
+
+def body(snapshot: Snapshot, placed: Sequence[Slot], height: int) -> list[Text]:
+    """Return the lines of a page between the header and the message."""
+    drawn = {slot: pane(snapshot, slot) for slot in sorted(placed, key=lambda slot: slot.x)}
+    return [
+        Text().join(lines[y - slot.y] for slot, lines in drawn.items() if slot.y <= y < slot.y + slot.height)
+        for y in range(HEADER, height - 2)
+    ]
 
 
 def page(snapshot: Snapshot, name: str, width: int, height: int) -> list[Text]:
     """Return a whole page without the line of keys: header, panes, message."""
     placed = slots(name, snapshot, width, height)
-    drawn = {slot: pane(snapshot, slot) for slot in placed}
-    lines = header(snapshot, width)
-    for y in range(HEADER, height - 2):
-        line = Text()
-        for slot in sorted(placed, key=lambda slot: slot.x):
-            if slot.y <= y < slot.y + slot.height:
-                line.append_text(drawn[slot][y - slot.y])
-        lines.append(line)
-    return [*lines, message(snapshot, width)]
+    return [*header(snapshot, width), *body(snapshot, placed, height), message(snapshot, width)]
 
 
 def plain_page(run: Run, others: Sequence[Run], options: ViewOptions, width: int, height: int) -> list[str]:

@@ -1,9 +1,11 @@
 """The content of a pane, and how it becomes framed lines of text, without an app."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from textwrap import wrap
 
+from rich.style import Style
 from rich.text import Text
 
 CORNERS = {False: tuple("╭─╮│╰╯"), True: tuple("+-+|++")}
@@ -20,8 +22,8 @@ class Pane:
     """The content of a pane, without its frame."""
 
     title: str
-    note: str
-    lines: tuple[Text, ...]
+    note: str | Text = ""
+    lines: tuple[Text, ...] = ()
     news: bool = True
     """False: there is nothing to say, and the first page gives the room to others"""
 
@@ -31,7 +33,7 @@ def framed(pane: Pane, width: int, height: int, *, ascii: bool = False) -> list[
     left, line, right, side, low_left, low_right = CORNERS[ascii]
     room = max(width - 6, 0)
     title = cut(Text(f" {pane.title} "), room, ascii=ascii)
-    note = cut(Text(pane.note), max(room - title.cell_len, 0), ascii=ascii)
+    note = cut(Text().append(pane.note), max(room - title.cell_len, 0), ascii=ascii)
     fill = line * max(width - 4 - title.cell_len - note.cell_len - (2 if note.cell_len else 0), 0)
     head = Text(f"{left}{line}").append_text(title).append(fill)
     if note.cell_len:
@@ -42,6 +44,41 @@ def framed(pane: Pane, width: int, height: int, *, ascii: bool = False) -> list[
         content.truncate(width - 2, overflow="crop", pad=True)
         out.append(Text(side).append_text(content).append(side))
     return [*out, Text(f"{low_left}{line * (width - 2)}{low_right}")][:height]
+
+
+def listed(
+    title: str,
+    note: str,
+    head: str,
+    count: int,
+    here: int,
+    row: Callable[[int], str | Text],
+    height: int,
+    below: Sequence[Text] = (),
+) -> Pane:
+    """Return a pane of `height` lines: a head, then of `count` rows those around the chosen one, `here`, which is in
+    reverse video, then the lines `below`. Head and rows have a `meta` that says what a click on them is on."""
+    room = max(height - 1 - len(below), 1)
+    start = max(0, min(here - room // 2, count - room))
+    lines = [Text(head, style=Style.parse(DIM) + Style.from_meta({"head": True}))]
+    for place in range(start, min(start + room, count)):
+        found = row(place)
+        line = Text(found) if isinstance(found, str) else found
+        if place == here:
+            line.stylize("reverse")
+        line.style = Style.parse(str(line.style)) + Style.from_meta({"row": place})
+        lines.append(line)
+    return Pane(title, note, (*lines, *below)[:height])
+
+
+def scrolled(title: str, note: str, lines: Sequence[Text], height: int, start: int, *, head: int = 0) -> Pane:
+    """Return a pane of the lines from `start` on, or as far down as they fill it, below the first `head` ones, which
+    stay; the note says which they are, where they do not all fit."""
+    room, count = height - head, len(lines) - head
+    start = max(min(start, count - room), 0)
+    if count > room:
+        note = f"{start + 1}-{start + room} of {count}{'  ' if note else ''}{note}"
+    return Pane(title, note, (*lines[:head], *lines[head + start : head + start + room]))
 
 
 def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Text]:

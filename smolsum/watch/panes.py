@@ -1,30 +1,48 @@
-"""The text of a page: header and message, and the panes alerts, settings, step times and workers.
+"""The panes of text: alerts, settings, step times, workers, constraints, log, metrics, and charts in a line each.
 
 A pane is a function from a snapshot and a size in characters to a `Pane`; `layout.PANES` lists them all.
 """
 
 import json
+import re
 from collections.abc import Mapping
-from statistics import fmean, median
+from statistics import fmean
 
 from rich.text import Text
 
+from smolsum.config.constraints import Constraint, parse_constraints
 from smolsum.config.presets import leaves
 from smolsum.console import duration
+from smolsum.errors import UsageError
 from smolsum.runs.completion_groups import clean
 from smolsum.runs.reader import Run
-from smolsum.runs.records import Status
-from smolsum.runs.run_state import TROUBLE, mean_step, pace, seconds_since
-from smolsum.watch import results_page
+from smolsum.runs.records import NOTES
+from smolsum.runs.run_state import TROUBLE, seconds_since
 from smolsum.watch.alerts import Alert, find_alerts
-from smolsum.watch.compare_page import compared_in_head
-from smolsum.watch.curves import RUNS
-from smolsum.watch.pane_text import DIM, GREEN, ORANGE, RED, SKY, Pane, bar, cut, ending, number, time_of_day, wrapped
+from smolsum.watch.axes import Axis, window
+from smolsum.watch.charts import MIN_SPARKLINE, sparkline, sparkline_room
+from smolsum.watch.curves import CHARTS, RUNS, chart_named, rewarded
+from smolsum.watch.pane_text import (
+    DIM,
+    GREEN,
+    NAME_WIDTH,
+    ORANGE,
+    RED,
+    SKY,
+    VALUE_WIDTH,
+    Pane,
+    bar,
+    cut,
+    ending,
+    listed,
+    number,
+    scrolled,
+    time_of_day,
+    wrapped,
+)
+from smolsum.watch.results import gained
 from smolsum.watch.snapshot import Snapshot
 
-WITH_KEYS = {"pausing": "space takes it back", "paused": "space resumes"}
-"""Keys that replace a command in the message, for a user who can pause and stop the run."""
-STATE_STYLE = {"running": GREEN, "finished": GREEN, "paused": SKY, "pausing": ORANGE, "stopping": ORANGE}
 LEVELS = {"trouble": ("!!", RED), "warning": ("!", ORANGE), "note": ("i", SKY)}
 """Mark and style of an alert."""
 MIN_LINES_WITH_MORE = 3
@@ -39,132 +57,18 @@ TIMES = {
     "weight_sync_s": "weight sync",
     "validate_s": "validation",
 }
-SAMPLED = {
-    "evaluating": "evaluating on the test split",
-    "validating": "validating",
-    "measuring": "measuring the difficulty of prompts",
-}
-"""Phases of a run that sample completions, in words."""
-SLOW_STEP_S = 10.0
-"""Seconds of a step from which the count of its rollouts is news."""
-OVERDUE_STEPS, OVERDUE_S = 3, 10.0
-"""Usual steps, and seconds, after which a step is overdue."""
 MEAN_OVER = 20
 """Newest steps whose mean is shown."""
 WORKER_STATES = {"worker_up": "ok", "worker_down": "DOWN"}
 WORKER_COLUMNS = {"state": 7, "lag": 4, "tok/s": 8, "queue": 6, "synced": 9}
 SPARE_COLUMNS = ("queue", "synced")
 """Columns that are dropped for full names, in this order."""
-
-
-def header(snapshot: Snapshot, width: int) -> list[Text]:
-    """Return two lines: the run with its state, step and time; and a bar of its stages, with the grid at work."""
-    run, state = snapshot.run, snapshot.run_state
-    which = f" {RUNS[0]}" if snapshot.others else ""
-    style = RED if state.state in TROUBLE else STATE_STYLE.get(state.state, "")
-    mark = f"{state.mark(snapshot.options.ascii)} {state.state.upper()}"
-    left = Text.assemble((f"{which} {clean(run.paths.name)} ", "bold"), " ", (mark, f"bold {style}".strip()))
-    total = f"/{run.total}" if run.total else ""
-    reading = run.read_share < 1
-    left.append(f"  reading metrics {run.read_share:.0%}" if reading else f"  step {run.step}{total}")
-    if state.alive and run.status.phase in SAMPLED:
-        left.append(f"  {run.status.phase} {run.status.done}/{run.status.completions or '?'}", style="bold")
-    if (since := overdue(snapshot)) is not None:
-        left.append(f"  last step {duration(since)} ago", style=f"bold {ORANGE}")
-    left.append_text(compared_in_head(snapshot, width - left.cell_len - 2))
-    took = pace(run, state, snapshot.now)
-    gained = results_page.gained(run, ascii=snapshot.options.ascii)
-    parts = [
-        duration(took.elapsed_s) if took.elapsed_s is not None else "",
-        f"eta {duration(took.eta_s)}" if took.eta_s is not None and not reading else "",
-        "" if snapshot.others else " ".join(gained),
-        f"on {clean(run.status.host)}" if run.status.host else "",
-        _load(run),
-    ]
-    parts = [part for part in parts if part]
-    while parts and left.cell_len + len("  ".join(parts)) + 3 > width:
-        parts.pop()  # state and step matter more
-    right = "  ".join(parts)
-    left = cut(left, max(width - len(right) - 2, 0), ascii=snapshot.options.ascii)
-    left.pad_right(max(width - len(right) - 2 - left.cell_len, 0))
-    if snapshot.grid is None:
-        return [left.append(f" {right} "), _progress(snapshot, width)]
-    grid = cut(Text(f" {snapshot.grid.text} ", style="bold"), width, ascii=snapshot.options.ascii)
-    return [left.append(f" {right} "), _progress(snapshot, width - grid.cell_len).append_text(grid)]
-
-
-def overdue(snapshot: Snapshot) -> float | None:
-    """Return the seconds since the last step of a run at work, once that is far longer than its steps take."""
-    run, steps = snapshot.run, snapshot.run.recent("perf/step_s", MEAN_OVER)
-    resting = run.status.phase != "training" or snapshot.run_state.state != "running"
-    if run.last_row_s is None or not steps or resting or run.read_share < 1:
-        return None
-    since = snapshot.now.timestamp() - run.last_row_s
-    return since if since > max(OVERDUE_STEPS * median(steps), OVERDUE_S) else None
-
-
-def message(snapshot: Snapshot, width: int) -> Text:
-    """Return what is wrong and what helps, in a highlighted line of `width` cells; if nothing is wrong, what the run
-    does now, or its newest event."""
-    state = snapshot.run_state
-    if not state.detail:
-        return cut(Text(f" {clean(_news(snapshot))}", style=DIM), width, ascii=snapshot.options.ascii)
-    hint = WITH_KEYS.get(state.state, state.hint) if snapshot.options.asks else state.hint
-    if (grid := snapshot.grid) and not (state.alive or grid.alive or grid.complete):
-        hint = grid.command
-    line = Text(f" {clean(state.detail)}{f'  -> {clean(hint)}' if hint else ''}")
-    line = cut(line, width, ascii=snapshot.options.ascii)
-    line.pad_right(width - line.cell_len)
-    line.stylize(f"bold reverse {RED if state.state in TROUBLE else ORANGE}")
-    return line
-
-
-def _news(snapshot: Snapshot) -> str:
-    """What the run does now, or its newest event."""
-    run, state = snapshot.run, snapshot.run_state
-    if run.behind():
-        return "reading the run"
-    status = run.status
-    if state.alive and status.phase in SAMPLED:
-        return f"{SAMPLED[status.phase]}: {status.stage}, {_sampled(status)}"
-    if state.alive and status.done < status.completions and (mean_step(run) or SLOW_STEP_S) >= SLOW_STEP_S:
-        return f"sampling step {status.step + 1}: {_sampled(status)}"
-    if not run.row and state.hopeful:
-        took = pace(run, state, snapshot.now).elapsed_s
-        return "waiting for the first step" + (f", {duration(took)} so far" if took else "")
-    return f"{time_of_day(run.events[-1].time) or '--:--:--'} {run.events[-1].message}" if run.events else ""
-
-
-def _sampled(status: Status) -> str:
-    """The count of completions, their speed and the time left, as far as they are known."""
-    of = f" of {status.completions}" if status.completions else ""
-    speed = "" if status.tok_s is None else f"{status.tok_s:,.0f} tok/s"
-    left = "" if status.left_s is None else f"{duration(status.left_s)} left"
-    return ", ".join(filter(None, (f"{status.done}{of} completions", speed, left)))
-
-
-def _progress(snapshot: Snapshot, width: int) -> Text:
-    """A bar for each stage, in proportion to its steps, with its name."""
-    run, ascii = snapshot.run, snapshot.options.ascii
-    stages = run.stages or ({"steps": run.total} if run.total else {})
-    if not stages:
-        line = Text(" steps are not known yet", style=DIM)
-        line.pad_right(max(width - line.cell_len, 0))
-        return line
-    line, done, left = Text(" "), run.step, width - 2
-    for place, (name, steps) in enumerate(stages.items()):
-        own = min(max(done, 0), steps)
-        done -= steps
-        room = left if place == len(stages) - 1 else max(round((width - 2) * steps / max(run.total, 1)), 12)
-        label = f"{clean(name)} {own}/{steps} "
-        longer = f"{label}from {clean(run.reused[name])} " if name in run.reused else label
-        label = next((text for text in (longer, label) if len(text) < room - 4), "")
-        active = 0 < own < steps or (own == 0 and name == run.stage)
-        line.append(label, style="bold" if active else "")
-        line.append(bar(own / steps if steps else 1.0, max(room - len(label) - 1, 1), ascii=ascii) + " ", style=SKY)
-        left -= room
-    line.truncate(width, overflow="crop")
-    return line
+MARKS = {"failed": ("!!", RED), "warning": ("!", ORANGE), "note": ("", "")}
+"""Mark and style of a message of the log; colour alone never carries meaning."""
+INDENT = 13
+STAMP = re.compile(r"^(\d{4}-\d\d-\d\dT[\d:.]+Z) (.*)$")
+MAX_NAME = 44
+"""Characters of a metric's name; of a longer one the end is shown."""
 
 
 def alerts(snapshot: Snapshot, width: int, height: int, *, full: bool = False) -> Pane:
@@ -198,10 +102,8 @@ def settings(snapshot: Snapshot, width: int, height: int) -> Pane:
         Text(clean(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}"))
         for key, value in leaves(snapshot.run.config).items()
     ]
-    start = min(snapshot.options.scroll, max(len(lines) - height, 0))
-    whose = f" of {RUNS[0]}" if snapshot.others else ""
-    place = f"{start + 1}-{min(start + height, len(lines))} of {len(lines)}  " if len(lines) > height else ""
-    return Pane(f"config{whose}", f"{place}{snapshot.run.paths.config}", tuple(lines[start : start + height]))
+    title = f"config of {RUNS[0]}" if snapshot.others else "config"
+    return scrolled(title, str(snapshot.run.paths.config), lines, height, snapshot.options.scroll)
 
 
 def times(snapshot: Snapshot, width: int, height: int) -> Pane:
@@ -221,7 +123,7 @@ def times(snapshot: Snapshot, width: int, height: int) -> Pane:
     rest = mean - sum(parts.values())
     if rest > 0.01 * mean:
         parts["other"] = rest
-    load = _load(run)
+    load = load_of(run)
     notes = [_speed(run), f"process: {load}" if load else ""]
     lines: list[Text] = []
     speed = [line for note in notes if note for line in wrapped(note, width, DIM)]
@@ -291,8 +193,8 @@ def _speed(run: Run) -> str:
     return ", ".join([*parts, *([f"peak memory {memory:.2f} GB"] if memory is not None else [])])
 
 
-def _load(run: Run) -> str:
-    """The share of the processor in the last steps and the memory of the training process now."""
+def load_of(run: Run) -> str:
+    """Return the share of the processor in the last steps and the memory of the training process now."""
     shares = run.recent("system/cpu_percent", MEAN_OVER)
     parts = [f"{fmean(shares):.0f}% CPU"] if shares else []
     for name, words in (("system/memory_rss_gb", "GB in RAM"), ("system/gpu_memory_gb", "GB on the GPU")):
@@ -313,3 +215,152 @@ def _bytes(value: float | None) -> str:
             return f"{number(value)} {unit}" if unit != "B" else f"{value:.0f} B"
         value /= 1000
     return f"{value:.1f} TB"
+
+
+def constraints(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Return how each constraint of the stage stands, as the mean of the last steps: the share of rollouts that meet it
+    (or the value), what it has to be, and the multiplier. The note is the reward that the constraints cost."""
+    run, ascii = snapshot.run, snapshot.options.ascii
+    lines = [line for one in _constraints_of(run) for line in _constraint(run, one, width, ascii=ascii)]
+    if not lines:
+        return Pane("constraints", "", (Text("this stage has none", style=DIM),), news=False)
+    costs = run.recent("constraint/cost", MEAN_OVER)
+    return Pane("constraints", f"cost {number(fmean(costs))} of reward" if costs else "", tuple(lines[:height]))
+
+
+def _constraints_of(run: Run) -> tuple[Constraint, ...]:
+    """The constraints of the run's current stage, or of its last one; none where they cannot be read."""
+    stages = run.config.get("stages")
+    named = stages if isinstance(stages, dict) else {}
+    stage = named.get(run.stage) or next(reversed(named.values()), None)
+    text = stage.get("constraints") if isinstance(stage, dict) else None
+    try:
+        return parse_constraints(text if isinstance(text, str) else "")
+    except UsageError:
+        return ()
+
+
+def _constraint(run: Run, one: Constraint, width: int, *, ascii: bool) -> list[Text]:
+    """A constraint in one line, or in two where its text leaves no room for how it stands."""
+    name, share = f"constraint/{one.slug}", one.level is not None
+    values = run.recent(f"{name}/{'share' if share else 'mean'}", MEAN_OVER)
+    if not values:  # before the first step, and where the data lack what is bounded
+        text = cut(Text(clean(one.text)), max(width - 13, 0), ascii=ascii)
+        return [Text.assemble("   ", text, ("  no value", DIM))]
+    found, multiplier = fmean(values), run.last(f"{name}/multiplier")
+    met = one.shortfall(found) <= 0
+    state = f"{found:.1%} of {one.level:.0%}" if share else number(found)
+    state += "" if multiplier is None else f"  x {multiplier:.2f}"
+    mark = ("ok " if met else "!  ", GREEN if met else f"bold {ORANGE}")
+    text = cut(Text(clean(one.text)), width - 3, ascii=ascii)
+    gap = width - 3 - text.cell_len - len(state)
+    if gap > 0:
+        return [Text.assemble(mark, text, " " * gap, state)]
+    return [Text.assemble(mark, text), Text(f"{state:>{width}}")]
+
+
+def run_log(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Return the messages of the run, the newest last; scrolling shows older ones. Each has its time of day, and a mark
+    where it is a warning (!) or says how the run failed (!!); a line names each attempt. Below a failure is its
+    traceback."""
+    lines: list[Text] = []
+    events = sorted(_entries(snapshot), key=lambda entry: entry[0])
+    attempt = 0
+    for _, stamp, level, own, message in events:
+        if own > attempt:
+            attempt = own
+            day = time_of_day(stamp, "%Y-%m-%d")
+            lines.append(Text(f"attempt {attempt}{f', {day}' if day else ''}", style=f"bold {DIM}"))
+        mark, style = MARKS[level]
+        first, *more = message.split("\n")
+        text = wrapped(clean(first), width - INDENT, style)
+        time = f"{time_of_day(stamp) or '--:--:--'}  "
+        head = Text.assemble((time, DIM), (f"{mark:<3}", f"bold {style}".strip()))
+        lines += [head.append_text(text[0]), *(Text(" " * INDENT).append_text(line) for line in text[1:])]
+        lines += [Text(f"{'':{INDENT}}{clean(line)}"[:width], style=DIM) for line in more]
+    warnings = sum(level != "note" for _, _, level, _, _ in events)
+    note = f"{len(events)} message{'' if len(events) == 1 else 's'}" + (f", {warnings} marked" if warnings else "")
+    start = len(lines) - height - snapshot.options.scroll
+    return scrolled("log", note, lines or [Text("none yet", style=DIM)], height, start)
+
+
+def _entries(snapshot: Snapshot) -> list[tuple[tuple[str, int], str, str, int, str]]:
+    """The order, time, level, attempt and text of each message; a traceback comes right after its event."""
+    found = []
+    for event in snapshot.run.events:
+        level = "failed" if event.kind == "failed" else "note" if event.kind in NOTES else "warning"
+        hint = f" -> {event.hint}" if event.hint else ""
+        found.append(((event.time, 0), event.time, level, event.attempt, f"{event.message}{hint}"))
+    for attempt, line in snapshot.run.log_lines:
+        match = STAMP.match(line)
+        if match:
+            stamp, text = match.groups()
+            found.append(((stamp, 1), stamp, "failed", attempt, text))
+        elif found and found[-1][0][1] == 1:
+            order, stamp, level, attempt, text = found[-1]
+            found[-1] = (order, stamp, level, attempt, f"{text}\n{line}")
+    return found
+
+
+def metrics_shown(snapshot: Snapshot) -> list[str]:
+    """Return the metrics whose names contain the filter, in any case: pinned ones first, then by name."""
+    wanted, pinned = snapshot.options.metric_query.lower(), snapshot.options.pinned
+    found = [name for name in snapshot.run.series if wanted in name.lower()]
+    return sorted(found, key=lambda name: (name not in pinned, name))
+
+
+def chosen_metric(snapshot: Snapshot) -> str | None:
+    """Return the metric under the bar; None if the filter leaves none."""
+    found = metrics_shown(snapshot)
+    return found[min(snapshot.options.metric_row, len(found) - 1)] if found else None
+
+
+def metrics(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Return a line for each metric: a mark if it is pinned, name, newest value, least, greatest, course."""
+    options, found, series = snapshot.options, metrics_shown(snapshot), snapshot.run.series
+    note = f"{len(found)} of {len(series)}" + (f"  /{options.metric_query}" if options.metric_query else "")
+    if not found:
+        nothing = f"no metric has {options.metric_query!r} in its name" if options.metric_query else "no step yet"
+        return Pane("metrics", note, (Text(nothing, style=ORANGE if options.metric_query else DIM),))
+    room = min(max(map(len, found)), MAX_NAME, max(width - 3 * VALUE_WIDTH - 12, 12)) + 1
+    head = f"  {'':<{room}}" + "".join(f"{title:>{VALUE_WIDTH}}" for title in ("newest", "least", "most"))
+
+    def row(place: int) -> Text:
+        name, one = found[place], series[found[place]]
+        pinned, shown = name in options.pinned, ending(clean(name), room - 1, ascii=options.ascii)
+        values = (one.last, one.low, one.high) if one.count else (one.last, None, None)
+        line = Text(f"{'*' if pinned else ' '} {shown:<{room}}", style=SKY if pinned else "")
+        line.append("".join(f"{number(value):>{VALUE_WIDTH}}" for value in values))
+        course = sparkline(snapshot, width - line.cell_len + VALUE_WIDTH, chart_named(name), name_width=0)
+        return line.append_text(course[VALUE_WIDTH * (1 + len(snapshot.others)) :])
+
+    return listed("metrics", note, head, len(found), min(options.metric_row, len(found) - 1), row, height)
+
+
+def sparklines(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Return the charts of a small terminal, a line for each. There is a head above if there is room, or if there are
+    several runs."""
+    head = [_head(snapshot, width)] if snapshot.others or height > len(CHARTS) else []
+    lines = [sparkline(snapshot, width, spec) for spec in CHARTS[: max(height - len(head), 0)]]
+    tests = [] if snapshot.others else gained(snapshot.run, ascii=snapshot.options.ascii)
+    lines += [Text(f"{'' if tests[0].startswith('validation') else 'test split '}{'  '.join(tests)}")] if tests else []
+    levels = [name for spec in CHARTS for name in [*spec.levels(snapshot.run)][:1] if name.startswith("target")]
+    note, title = "  ".join([*levels, "1-9 enlarges"]), f"charts, reward: {rewarded(snapshot.run.weights())}"
+    if snapshot.others or not snapshot.run.weights() or len(title) + len(note) + 6 > width:
+        title = "charts"
+    return Pane(title, note, (*head, *lines)[:height])
+
+
+def _head(snapshot: Snapshot, width: int) -> Text:
+    """The head of the columns: the newest value and the steps of one run, or the letters of several."""
+    runs = 1 + len(snapshot.others)
+    names, room = list(RUNS[:runs]) if snapshot.others else ["newest"], sparkline_room(width, runs)
+    line = f"{'':<{NAME_WIDTH}}{''.join(f'{name:>{VALUE_WIDTH}}' for name in names)}"
+    if room >= MIN_SPARKLINE and snapshot.others:
+        line += "".join(f" {name:<{room}}" for name in names)
+    elif room >= MIN_SPARKLINE and snapshot.run.row:
+        axis = Axis(snapshot.run, snapshot.options.unit)
+        first, last = (axis.label(axis.place(step)) for step in window(snapshot))
+        last = f"step {last}" if axis.unit == "step" else last
+        line += f" {first}{last:>{max(room - len(first), 1)}}"
+    return Text(line, style=DIM)

@@ -54,8 +54,8 @@ class ViewOptions:
     step: int | None = None
     """step of the completions; None follows the newest"""
     group: int = 0
-    row: int = 0
-    """index of the rollout in the sorted table"""
+    rows: Mapping[Listing, int] = field(default_factory=dict)
+    """the row under the bar of each listing; -1: the last one, as it comes"""
     sort: str = "sample"
     backwards: bool = False
     """whether the order is reversed"""
@@ -64,10 +64,6 @@ class ViewOptions:
     listing: Listing = "step"
     prompt: str = ""
     """id of the prompt that is listed over time"""
-    hit: int = 0
-    """row of the listing `hits`"""
-    bar: int = 0
-    """row of the listings `time` and `tests`; -1: the last one, as it comes"""
     later: int = -1
     """index of the evaluation that is compared with the first one; -1: the newest"""
     difference: bool = False
@@ -109,7 +105,6 @@ class BeforeAfter:
 
     @property
     def sort_keys(self) -> list[str]:
-        """What the examples can be sorted by."""
         return list(dict.fromkeys(["sample", "tokens", *self.after.metrics, "error"]))
 
 
@@ -136,7 +131,6 @@ class Snapshot:
 
     @property
     def run_state(self) -> RunState:
-        """The state of the run at this moment."""
         return run_state(self.run, self.now)
 
     @property

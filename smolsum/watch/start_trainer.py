@@ -31,7 +31,6 @@ class Launched:
     stream: IO[bytes]
 
     def output(self) -> str:
-        """All that it has written to stdout and stderr."""
         self.stream.seek(0)
         return self.stream.read().decode("utf-8", "replace")
 

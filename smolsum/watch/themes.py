@@ -18,13 +18,11 @@ from typing import Literal, get_args
 
 from rich.segment import Segment
 from rich.style import Style
-from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
 
 from smolsum.errors import UsageError
-from smolsum.watch.canvas import Colourless
 from smolsum.watch.pane_text import DIM, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW
 
 Choice = Literal["auto", "dark", "light"]
@@ -59,25 +57,18 @@ BRIGHT = 0.5
 """Brightness of a background, from 0 to 1, from which the terminal is light."""
 
 
-class ThemedApp(App[None]):
-    """An app with a dark and a light theme, and without any colour under NO_COLOR."""
+def filters(usual: Sequence[LineFilter], *, dark: bool, colour: bool) -> list[LineFilter]:
+    """Return what colours the lines of an app, next to Textual's usual filters. Its own filter for NO_COLOR leaves
+    greys."""
+    return [Painted(light=not dark), *usual] if colour else [Colourless()]
 
-    def __init__(self, *, light: bool = False) -> None:
-        super().__init__()
-        self.register_theme(LIGHT)
-        self.theme = LIGHT.name if light else DARK
-        usual = super().get_line_filters()
-        self._filters_on = {
-            dark: [Colourless()] if self.no_color else [Painted(light=not dark), *usual] for dark in (False, True)
-        }
 
-    def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual calls this for each line. Its own filter for NO_COLOR leaves greys."""
-        return self._filters_on[self.current_theme.dark]
+class Colourless(LineFilter):
+    """Removes colours and keeps bold, underlined and reversed text."""
 
-    def action_theme(self) -> None:
-        """Switch between the dark and the light theme."""
-        self.theme = LIGHT.name if self.current_theme.dark else DARK
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Return a line without colours; Textual calls this for each one."""
+        return [Segment(text, style.without_color if style else style, control) for text, style, control in segments]
 
 
 class Painted(LineFilter):

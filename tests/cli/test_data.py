@@ -46,7 +46,7 @@ def test_data_without_references_and_a_model_elsewhere(data: Path, call: Call) -
     ("given", "said"),
     [
         ("", "references 7 tokens, target 64: quality (meteor) will pull the length down"),
-        ("--set=task.target_tokens=2 --reward=rouge-bleu", "target 2: quality (rouge, bleu) will pull the length up"),
+        ("--set=task.target_tokens=2 --reward=rouge-bleu", "target 2: quality (bleu, rouge) will pull the length up"),
         ("--set=task.target_tokens=7", ""),
         ("--reward=length", ""),
     ],

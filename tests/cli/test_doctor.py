@@ -11,10 +11,10 @@ from support.metal_server import python_of
 from support.refusals import assert_refused
 from support.serving import face
 
-from smolsum.cli import doctor_checks
-from smolsum.cli.doctor_checks import Finding
 from smolsum.errors import MachineError
 from smolsum.policy import load
+from smolsum.training import machine_check
+from smolsum.training.machine_check import Finding
 from smolsum.worker.engines.mlx import MlxEngine
 
 Examine = Callable[..., dict[str, Finding]]
@@ -31,9 +31,9 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
     """All findings by name, in an environment of the test's own; MLX is not started again."""
 
     def run(online: bool = False, model: str = "", mlx: str = "", **environ: str) -> dict[str, Finding]:
-        monkeypatch.setattr(doctor_checks, "PROBE", mlx or probe(device="Device(gpu, 0)"))
+        monkeypatch.setattr(machine_check, "PROBE", mlx or probe(device="Device(gpu, 0)"))
         runs = tmp_path / "runs"
-        found = doctor_checks.examine(environ, runs_dir=runs, vllm_python="/no/python", online=online, model=model)
+        found = machine_check.examine(environ, runs_dir=runs, vllm_python="/no/python", online=online, model=model)
         return {one.name: one for one in found}
 
     return run
@@ -83,7 +83,7 @@ def test_this_machine_has_a_finding_for_every_check(call: Call, monkeypatch: pyt
 def test_a_finding_has_a_level_a_reason_and_a_remedy(
     given: dict[str, str], name: str, level: str, named: list[str], examine: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_checks.sys, "platform", "linux")
+    monkeypatch.setattr(machine_check.sys, "platform", "linux")
     for variable in ("SMOLSUM_BLAS", "SMOLSUM_NATIVE"):
         monkeypatch.delenv(variable, raising=False)
     assert_finding(examine(**given)[name], level, *named)
@@ -91,7 +91,7 @@ def test_a_finding_has_a_level_a_reason_and_a_remedy(
 
 def test_on_a_mac_the_way_to_vllm_is_that_of_vllm_metal(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyPI has no vLLM for it."""
-    monkeypatch.setattr(doctor_checks.sys, "platform", "darwin")
+    monkeypatch.setattr(machine_check.sys, "platform", "darwin")
     found = examine()["vLLM"]
     assert_finding(
         found, "warn", "vllm-metal/main/install.sh", "--vllm-python ~/.venv-vllm-metal/bin/python", "macOS 15"
@@ -100,9 +100,9 @@ def test_on_a_mac_the_way_to_vllm_is_that_of_vllm_metal(examine: Examine, monkey
 
 
 def test_an_old_vllm_metal_is_named_with_its_upgrade(tmp_path: Path) -> None:
-    found = doctor_checks._vllm(python_of(tmp_path, metal="0.28.0"))
+    found = machine_check._vllm(python_of(tmp_path, metal="0.28.0"))
     assert_finding(found, "warn", "vllm-metal 0.28.0", "0.29.0", "rm -rf ~/.venv-vllm-metal")
-    assert_finding(doctor_checks._vllm(python_of(tmp_path)), "ok", "with vllm-metal 0.30.0")
+    assert_finding(machine_check._vllm(python_of(tmp_path)), "ok", "with vllm-metal 0.30.0")
 
 
 def test_a_variable_that_turns_sampling_in_c_off_is_named(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,8 +187,8 @@ def test_what_the_tests_were_not_run_on_is_said(
     examine: Examine, monkeypatch: pytest.MonkeyPatch, platform: str, machine: str, device: str, level: str, says: str
 ) -> None:
     """On such a machine alone, with the command that runs them."""
-    monkeypatch.setattr(doctor_checks.sys, "platform", platform)
-    monkeypatch.setattr(doctor_checks.platform, "machine", lambda: machine)
+    monkeypatch.setattr(machine_check.sys, "platform", platform)
+    monkeypatch.setattr(machine_check.platform, "machine", lambda: machine)
     found = examine(mlx=probe(device=device))["tested"]
     assert_finding(found, level, says)
     assert ("uv run pytest" in found.command) == (level == "warn")
@@ -207,12 +207,12 @@ def test_a_model_that_cannot_be_trained_fails(
 ) -> None:
     """One that MLX-LM does not know, one that is sampled wrongly, and one that does not fit into memory."""
     (tmp_path / "config.json").write_text('{"model_type": "abacus"}')
-    doctor_checks.try_model(str(tmp_path))
+    machine_check.try_model(str(tmp_path))
     monkeypatch.setattr(load, "_difference", lambda model: 5.3)
     monkeypatch.setattr(load, "_supported", set())
-    doctor_checks.try_model("builtin:tiny")
+    machine_check.try_model("builtin:tiny")
     monkeypatch.setenv("SMOLSUM_MEMORY_GB", "0.001")
-    doctor_checks.try_model("builtin:tiny")
+    machine_check.try_model("builtin:tiny")
     lines = capsys.readouterr().out.splitlines()
     unknown, wrong, large = (Finding("model", "x", **json.loads(line)) for line in lines)
     assert_finding(unknown, "fail", "'abacus'", "a model of a supported architecture")
@@ -222,13 +222,13 @@ def test_a_model_that_cannot_be_trained_fails(
 
 def test_a_trial_that_crashes_is_a_finding(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a model that is killed for its memory, or a library that ends the process."""
-    real = doctor_checks.subprocess.run
+    real = machine_check.subprocess.run
 
     def killed(command: list[str], **options: object) -> object:
         kill = [command[0], "-c", "import os; os.kill(os.getpid(), 9)"]
         return real(kill if command[3:] else command, **options)
 
-    monkeypatch.setattr(doctor_checks.subprocess, "run", killed)
+    monkeypatch.setattr(machine_check.subprocess, "run", killed)
     found = examine(model="builtin:tiny")["builtin:tiny"]
     assert_finding(found, "fail", "signal 9", "smolsum train --model builtin:tiny --dry-run")
 

@@ -1,7 +1,6 @@
 """`smolsum export`: the files answer as the run was evaluated, every number of the card is the run's, nothing private
 leaves the machine."""
 
-import fcntl
 import json
 import os
 import re
@@ -24,7 +23,7 @@ from support.training import arguments, make_data
 
 from smolsum.cli import main
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.files import read_jsonl
+from smolsum.files import locked, read_jsonl
 from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.sampling import generate
@@ -440,11 +439,9 @@ def test_two_exports_to_one_directory(home: Path, call: Call, tmp_path: Path) ->
     (left / "figures").mkdir(parents=True)
     (left / "old.safetensors").write_text("half")
     command = ("export", home / "runs" / "whole", tmp_path / "mine", "--license", "mit")
-    other = os.open(left, os.O_RDONLY)
-    fcntl.flock(other, fcntl.LOCK_EX)
-    assert_refused(call(*command), tmp_path / "mine")
-    assert (left / "old.safetensors").exists()
-    os.close(other)
+    with locked(left / ".lock", "", ""):
+        assert_refused(call(*command), f"{tmp_path / 'mine'} is being exported to by process")
+        assert (left / "old.safetensors").exists()
     assert call(*command)[0] == 0
-    assert not (tmp_path / "mine" / "old.safetensors").exists()
+    assert not [name for name in (".lock", "old.safetensors") if (tmp_path / "mine" / name).exists()]
     assert not left.exists()

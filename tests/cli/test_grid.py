@@ -19,19 +19,18 @@ from support.refusals import assert_refused
 from support.training import after_step, arguments, events, learned, weights
 
 from smolsum.cli import main
-from smolsum.cli.grid import Selection, choose
-from smolsum.cli.grid_train import LOCK
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config, to_toml
 from smolsum.errors import MachineError
 from smolsum.files import locked, read_jsonl
 from smolsum.runs.control import make_request
-from smolsum.runs.grid_record import GRID, GridWriter
 from smolsum.runs.paths import RunPaths, acquire, create_run
 from smolsum.runs.record_io import read
-from smolsum.runs.records import GridRecord
+from smolsum.runs.records import GRID, GridRecord
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Split
+from smolsum.training.grid import Selection, choose
+from smolsum.training.grid_train import LOCK, GridWriter
 
 SIZES = {"test": 2}
 RUNS = ("tiny-length", "tiny-finetuned-rouge", "tiny-finetuned-bleu", "tiny-included-rouge", "tiny-included-bleu")
@@ -188,7 +187,7 @@ def test_data_are_loaded_once_for_a_plan(call: Call, data: Path, monkeypatch: py
         return prompts.load(config, split)
 
     counted = {"tldr": replace(TASKS["tldr"], prompts=replace(prompts, preview=load))}
-    monkeypatch.setattr("smolsum.cli.grid.TASKS", counted)
+    monkeypatch.setattr("smolsum.training.grid.TASKS", counted)
     monkeypatch.setattr("smolsum.training.setup.TASKS", counted)
     place = [f"--set=data.path={data}", "--set=stages.quality.epochs=2"]
     out, _ = done(call("train", "--strategy=all", "--reward=rouge", "--reward=bleu", "--dry-run", *place))
@@ -412,8 +411,8 @@ def test_strategies_whose_stages_have_the_same_names_are_told_apart(tmp_path: Pa
         paths.config.write_text(to_toml(config))
         paths.status.write_text('{"state": "finished"}')
     for name, strategy in zip(names, strategies, strict=True):
-        chosen = choose(Selection((None,), (strategy,), (None,)), tmp_path)
-        assert [run.name for run in chosen.finished] == [name]
+        finished, _, _ = choose(Selection((None,), (strategy,), (None,)), tmp_path)
+        assert [run.name for run in finished] == [name]
 
 
 def test_dry_run_shows_the_step_of_a_stopped_run(data: Path, whole: Path, call: Call) -> None:

@@ -22,7 +22,6 @@ from support.processes import python
 from support.refusals import assert_refused
 from support.training import arguments
 
-import smolsum.cli.push
 from smolsum.errors import SmolsumError, UnreachableError
 from smolsum.report.card import PLACE
 
@@ -209,7 +208,7 @@ def test_a_page_in_place_of_an_answer(push: Call, monkeypatch: pytest.MonkeyPatc
 def test_a_hub_that_is_away(push: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 3, also where it accepts the connection and says nothing, and a hint at the variable that keeps the
     client from asking."""
-    monkeypatch.setattr(smolsum.cli.push, "SILENT_S", 0.1)
+    monkeypatch.setattr("smolsum.cli.export.SILENT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (9, silent.getsockname()[1]):
             monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")

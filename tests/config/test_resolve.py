@@ -372,7 +372,7 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None
     assert (chosen.correction, chosen.old_logprobs) == ("token_mask", "recomputed")
     sets = ["rewards.overlong_buffer=65", "sampling.max_new_tokens=64"]
     assert resolved(sets=sets).config.rewards.overlong_buffer == 65
-    with refuses("--set: ", "65 tokens of rewards.overlong_buffer", "--set rewards.overlong_buffer=12"):
+    with refuses("--set: ", "rewards.overlong_buffer = 65", "--set rewards.overlong_buffer=12"):
         resolved(sets=[*sets, "stages.quality.rewards.overlong=0.5"])
 
 

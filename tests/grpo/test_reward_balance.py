@@ -80,7 +80,7 @@ def test_off_by_default() -> None:
     balance = RewardBalance(GrpoConfig())
     assert balance.observe(sampled(spread(0.4, 0.1)), WEIGHTS) == {}
     assert balance.weights(WEIGHTS) is WEIGHTS
-    assert balance.state() == {}
+    assert balance.state() is None
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from support.refusals import refuses
 
-from smolsum.cli.eval_and_baseline import evaluate_all
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import to_toml
 from smolsum.errors import SmolsumError
 from smolsum.evaluate.evaluated_model import Target, TargetOptions, find_target
+from smolsum.evaluate.run import evaluate_all
 from smolsum.evaluate.sampling import GREEDY
 from smolsum.runs import checkpoints
 from smolsum.runs.paths import RunPaths, create_run

@@ -43,7 +43,9 @@ def test_a_setting_that_decides_the_weights_is_another_stage(text: str) -> None:
     assert text.partition("=")[0] in {name for name in other if other[name] != own.get(name)}
 
 
-@pytest.mark.parametrize("text", ["run.name=other", "train.checkpoint_every=1", "train.validate_every=9"])
+@pytest.mark.parametrize(
+    "text", ["run.name=other", "train.checkpoint_every=1", "train.validate_every=9", "rewards.timeout_s=9"]
+)
 def test_a_setting_that_does_not_is_the_same_stage(text: str) -> None:
     assert fingerprints(settings("tldr", text)) == fingerprints(settings("tldr"))
 
@@ -83,3 +85,5 @@ def test_bands_count_where_a_stage_mixes_them() -> None:
     assert one["length"] != other["length"]
     assert one["quality"] == other["quality"]
     assert found("a", "difficulty.by=length")["length"] not in (one["length"], other["length"])
+    adapting = found("a", "difficulty.by=length", "difficulty.adapt=0.5")
+    assert adapting["length"] != found("a", "difficulty.by=length")["length"]

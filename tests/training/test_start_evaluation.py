@@ -20,7 +20,7 @@ from smolsum.runs.reader import read_run
 from smolsum.training import loop
 from smolsum.training.keeper import RunKeeper
 from smolsum.training.session import Session
-from smolsum.watch.results_page import gained
+from smolsum.watch.results import gained
 
 SETTINGS = {"stages__length__steps": 2, "stages__quality__steps": 1, "train__validate_every": 1}
 SAMPLE = {"train__start_prompts": "2", "train__fresh_evaluations": True}

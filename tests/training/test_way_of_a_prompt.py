@@ -18,7 +18,7 @@ MOST = 16
 
 
 def section() -> str:
-    return (ROOT / "docs" / "architecture.md").read_text().split("## The way of a prompt\n")[1].split("\n## ")[0]
+    return (ROOT / "docs" / "architecture.md").read_text().split("## A training step\n")[1].split("\n## ")[0]
 
 
 def listed() -> list[str]:

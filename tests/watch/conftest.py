@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from support.training import PATIENCE_S
 
-from smolsum.watch import run_switcher, view
+from smolsum.watch import dialogs, view
 
 
 @pytest.fixture(autouse=True)
@@ -26,4 +26,4 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view, "POLL_S", 0.1)
     monkeypatch.setattr(view, "FIRST_LOOK_S", PATIENCE_S)
     monkeypatch.setattr(view, "SAY_S", PATIENCE_S)
-    monkeypatch.setattr(run_switcher, "REFRESH_S", 0.1)
+    monkeypatch.setattr(dialogs, "REFRESH_S", 0.1)

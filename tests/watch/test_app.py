@@ -19,9 +19,9 @@ from smolsum.runs.control import is_requested
 from smolsum.runs.reader import Run
 from smolsum.watch import layout, view
 from smolsum.watch.app import WatchApp
-from smolsum.watch.canvas import Canvas
 from smolsum.watch.layout import plain_page
 from smolsum.watch.snapshot import ViewOptions
+from smolsum.watch.view import Canvas
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
@@ -56,7 +56,7 @@ def test_resize(tmp_path: Path) -> None:
         for size, text in (((80, 24), "[charts]"), ((60, 15), "1-9 enlarges"), ((200, 60), "[overview]")):
             await pilot.resize_terminal(*size)
             await shown(app, pilot, text)
-            assert max(map(len, screen(app).splitlines())) <= size[0]
+            await until(pilot, lambda width=size[0]: max(map(len, screen(app).splitlines())) <= width)
 
     drive(WatchApp(Run(make_run(tmp_path))), script)
 

@@ -16,10 +16,10 @@ from textual.pilot import Pilot
 
 from smolsum.files import to_json
 from smolsum.runs.control import is_requested
-from smolsum.runs.grid_record import GRID, GridWriter
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
-from smolsum.runs.records import RunOfGrid
+from smolsum.runs.records import GRID, RunOfGrid
+from smolsum.training.grid_train import GridWriter
 from smolsum.watch import grid_follower
 from smolsum.watch.app import WatchApp
 from smolsum.watch.grid_follower import GridFollower, GridView
@@ -159,7 +159,7 @@ def test_a_damaged_time_is_no_time(tmp_path: Path, stamp: str) -> None:
 
 def test_the_writer_and_the_view_agree(tmp_path: Path) -> None:
     """What a grid writes is what a view reads; with nothing to train nothing is written."""
-    GridWriter(tmp_path, [run("a", "done", steps=0)], COMMAND).end()
+    GridWriter(tmp_path, [run("a", "done", steps=0)], COMMAND).close()
     assert not (tmp_path / GRID).exists()
     writer = GridWriter(tmp_path, [run("a", "done", steps=0), run("b"), run("c")], COMMAND)
     writer.mark(1, "loading")
@@ -170,7 +170,7 @@ def test_the_writer_and_the_view_agree(tmp_path: Path) -> None:
     found = seen(tmp_path, "c")
     assert (found.text, found.failed, found.command) == ("run 3 of 3, 1 failed, 50%", ("b",), COMMAND)
     writer.mark(2, "done")
-    writer.end()
+    writer.close()
     assert view(tmp_path, "c") is None
 
 

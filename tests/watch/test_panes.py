@@ -14,9 +14,9 @@ from support.watching import BEGAN, append, golden, make_run, row, stamp, status
 from smolsum.runs.completion_groups import first_group, read_groups
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run, read_run
+from smolsum.watch.header import header, message
 from smolsum.watch.layout import PANES, Slot, page, pages, pane, slots
 from smolsum.watch.pane_text import number
-from smolsum.watch.panes import header, message
 from smolsum.watch.snapshot import Snapshot, ViewOptions
 
 NOW = BEGAN + timedelta(seconds=200)
@@ -172,7 +172,7 @@ def test_workers_of_one_machine(tmp_path: Path, width: int, shown: str) -> None:
 def test_difference_and_search(tmp_path: Path) -> None:
     """Words that went and came are marked without colour too; a step that is opened from a search names the search, and
     lists all its rollouts."""
-    found = snapshot(tmp_path, ViewOptions(difference=True, row=1))
+    found = snapshot(tmp_path, ViewOptions(difference=True, rows={"step": 1}))
     first = first_group(found.run.paths, found.groups[0], 1)
     searched = replace(found, options=ViewOptions(query="landlord"))
     golden("texts-difference.txt", text(replace(found, first=first), "texts") + text(searched, "table"))

@@ -10,7 +10,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from smolsum.config.stage_steps import apportion
+from smolsum.config.stages import apportion
 from smolsum.errors import UsageError
 from smolsum.tasks.data import Example, Split, generated_split
 from smolsum.tasks.strict_json.settings import StrictJsonConfig

@@ -10,8 +10,8 @@ from support.watching import MEASURES, make_run, measured, screen, status
 
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
-from smolsum.watch.compare_page import compared_in_head, comparison, differences, states
 from smolsum.watch.layout import page, pages
+from smolsum.watch.results import compared_in_head, comparison, differences, states
 from smolsum.watch.snapshot import Snapshot
 
 

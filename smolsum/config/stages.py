@@ -1,15 +1,79 @@
-"""The optimizer steps of each stage, and which kinds of prompts it takes: in an epoch all, or as many as a mix allows;
-where the mix changes, a kind for each place of each step."""
+"""The course of a stage: how many optimizer steps it has, what changes from the first to the last (temperature, weights
+of rewards, mix of prompts), and which kinds of prompts it takes: in an epoch all, or as many as a mix allows; where the
+mix changes, a kind for each place of each step.
+
+`stage_at` is a pure function of the step. So rollouts that are sampled ahead get the temperature of the step that
+learns from them, and a resumed run goes on where the schedule was.
+"""
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from smolsum.config.fields import band_names
-from smolsum.config.presets import ConfigurableTask
+from smolsum.config.fields import Course
 from smolsum.config.sections import Config, StageConfig
-from smolsum.config.stage_schedule import stage_at
 from smolsum.errors import UsageError, nearest
+
+
+def progress(course: Course, step: int, steps: int) -> float:
+    """Return how far a stage's step (from 0) of `steps` is on its way: 0 at the first step, 1 from the last on."""
+    done = min(step, steps - 1) / max(1, steps - 1)
+    return {"linear": done, "cosine": 0.5 * (1.0 - math.cos(math.pi * done))}[course]
+
+
+def stage_at(stage: StageConfig, step: int, steps: int) -> StageConfig:
+    """Return the stage as it is at its step (from 0) of `steps`: with the temperature, weights and mix of that step."""
+    if stage.temperature_end:
+        done = progress(stage.temperature_schedule, step, steps)
+        stage = replace(stage, temperature=between(stage.temperature, stage.temperature_end, done))
+    if stage.rewards_end:
+        done = progress(stage.rewards_schedule, step, steps)
+        ends = end_weights(stage)
+        stage = replace(stage, rewards={name: between(stage.rewards.get(name, 0.0), ends[name], done) for name in ends})
+    if stage.mix_end:
+        done = progress("linear", step, steps)
+        kinds = {**stage.mix, **stage.mix_end}
+        mix = {kind: between(stage.mix.get(kind, 0.0), stage.mix_end.get(kind, 0.0), done) for kind in kinds}
+        stage = replace(stage, mix=mix)
+    return stage
+
+
+def end_weights(stage: StageConfig) -> dict[str, float]:
+    """Return the weight of each signal at the stage's end: a signal that `rewards_end` leaves out keeps its weight."""
+    return {**stage.rewards, **stage.rewards_end}
+
+
+def between(start: float, end: float, done: float) -> float:
+    """Return the value at a share of the way, exactly `start` at 0 and `end` at 1."""
+    return (1.0 - done) * start + done * end
+
+
+def schedule_metrics(stage: StageConfig, now: StageConfig) -> dict[str, float]:
+    """Return what differs from step to step: temperature, weights and mix of a step (`now`), where they change;
+    config.toml has what stays."""
+    found = {"sampling/temperature": now.temperature} if stage.temperature_end else {}
+    if stage.rewards_end:
+        found |= {f"rewards/{name}/weight": weight for name, weight in now.rewards.items()}
+    if stage.mix_end:
+        found |= {f"mix/{kind}": share for kind, share in now.mix.items()}
+    return found
+
+
+def described(stage: StageConfig) -> str:
+    """Return what the stage changes from its first step to its last, in words; empty where nothing changes."""
+    parts = []
+    if stage.temperature_end:
+        parts.append(f"temperature {stage.temperature:g} to {stage.temperature_end:g} ({stage.temperature_schedule})")
+    if stage.rewards_end:
+        parts.append(f"weights {_listed(stage.rewards)} to {_listed(end_weights(stage))} ({stage.rewards_schedule})")
+    if stage.mix_end:
+        parts.append(f"mix {_listed(stage.mix)} to {_listed(stage.mix_end)}")
+    return "; ".join(parts)
+
+
+def _listed(table: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in table.items())
 
 
 def apportion(count: int, shares: Mapping[str, float]) -> dict[str, int]:
@@ -80,74 +144,6 @@ def kinds_by_place(stage: StageConfig, size: int, steps: int, further: int) -> l
             found.append((kind, given.get(kind, 0)))
             given[kind] = given.get(kind, 0) + 1
     return found
-
-
-def check_mixes(config: Config, sources: Mapping[str, str], task: ConfigurableTask) -> None:
-    """Raise UsageError for mixes of kinds that do not exist, and for a difficulty that nothing uses or that lacks what
-    it is measured by."""
-    difficulty, mixed = config.difficulty, {name: stage.mix for name, stage in config.stages.items() if stage.mix}
-    if difficulty.adapt:
-        first, kinds = next(iter(config.stages)), task.prompts.category or difficulty.by != "none"
-        if not mixed:
-            raise UsageError(
-                f"{sources['difficulty.adapt']}: difficulty.adapt moves the mix of a stage, and no stage has a mix",
-                hint=f"--set 'stages.{first}.mix={{KIND=SHARE, ...}}' is what it begins with"
-                + ("" if kinds else ", and --set difficulty.by=length makes kinds"),
-            )
-        for name in mixed:
-            if config.stages[name].mix_end:
-                raise UsageError(
-                    f"{sources['difficulty.adapt']}: difficulty.adapt moves the mix of stage {name}, and so does its "
-                    "mix_end",
-                    hint=f"--set difficulty.adapt=0, or leave stages.{name}.mix_end out",
-                )
-    if difficulty.by == "none":
-        for name, mix in mixed.items():
-            if not task.prompts.category:
-                raise UsageError(
-                    f"{sources[f'stages.{name}.mix.{next(iter(mix))}']}: stage {name} mixes prompts, and task "
-                    f"{task.name} has no categories to mix",
-                    hint="--set difficulty.by=length mixes easy, medium and hard ones",
-                )
-        unused = {"column": "", "scores": "", "harder": "auto"}
-        for key, value in unused.items():
-            if getattr(difficulty, key) != value:
-                raise UsageError(
-                    f"{sources[f'difficulty.{key}']}: difficulty.{key} has no use without difficulty.by",
-                    hint=f"--set difficulty.by={'scores' if key == 'scores' else 'column'}",
-                )
-        return
-    source = sources["difficulty.by"]
-    if not mixed:
-        name = next(iter(config.stages))
-        bands = band_names(difficulty.bands)
-        raise UsageError(
-            f"{source}: difficulty.by = {difficulty.by} is for stages that mix prompts, and no stage has a mix",
-            hint=f"--set 'stages.{name}.mix={{{bands[0]}=0.5, {bands[-1]}=0.5}}'",
-        )
-    needs = {"column": ("column",), "scores": ("scores", "column")}.get(difficulty.by, ())
-    for key in needs:
-        if not getattr(difficulty, key):
-            raise UsageError(
-                f"{source}: difficulty.by = {difficulty.by} needs difficulty.{key}",
-                hint=f"--set difficulty.{key}={'FOLDER' if key == 'scores' else 'NAME'}",
-            )
-    for key in ("column", "scores"):
-        if getattr(difficulty, key) and key not in needs:
-            raise UsageError(
-                f"{sources[f'difficulty.{key}']}: difficulty.by = {difficulty.by} does not read difficulty.{key}",
-                hint=f"--set difficulty.by={key}, or leave difficulty.{key} out",
-            )
-    names = band_names(difficulty.bands)
-    for stage, settings in config.stages.items():
-        for table in ("mix", "mix_end"):
-            for kind in getattr(settings, table):
-                if kind not in names:
-                    raise UsageError(
-                        f"{sources[f'stages.{stage}.{table}.{kind}']}: stages.{stage}.{table} names {kind!r}, which is "
-                        "no band of difficulty.bands",
-                        hint=nearest(kind, names),
-                    )
 
 
 def planned_steps(config: Config, kinds: Sequence[str]) -> dict[str, int]:

@@ -11,8 +11,15 @@ from support.refusals import refuses
 
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config, StageConfig, TrainConfig
-from smolsum.config.stage_schedule import described, progress, schedule_metrics, stage_at
-from smolsum.config.stage_steps import apportion, epoch_counts, kinds_by_place
+from smolsum.config.stages import (
+    apportion,
+    described,
+    epoch_counts,
+    kinds_by_place,
+    progress,
+    schedule_metrics,
+    stage_at,
+)
 from smolsum.tasks import TASKS
 from smolsum.training.prompt_order import PromptOrder
 from smolsum.types import Prompt

@@ -1,17 +1,14 @@
-"""The renderer of charts as a pure function; numbers, cut lines and letters in the room that they have."""
+"""The renderer of charts as a pure function."""
 
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.text import Text
 from support.watching import golden
 
 from smolsum.runs.series import Point
-from smolsum.watch.braille import Trace, bounds, draw, row_of
-from smolsum.watch.curves import letters
-from smolsum.watch.pane_text import cut, ending, number
+from smolsum.watch.braille import Cell, Trace, bounds, draw, row_of
 
 FINITE = st.floats(-1e6, 1e6)
 
@@ -22,6 +19,10 @@ def points(values: list[float]) -> tuple[Point, ...]:
 
 WAVE = points([math.sin(n / 8) for n in range(100)])
 WIDE = tuple(Point(p.step, p.mean - 0.3, p.mean, p.mean + 0.3) for p in WAVE)
+
+
+def lines(drawing: list[list[Cell]]) -> list[str]:
+    return ["".join(char for char, _ in row) for row in drawing]
 
 
 @pytest.mark.parametrize("ascii", [False, True])
@@ -36,9 +37,9 @@ def test_golden(ascii: bool) -> None:
         ("log", [Trace(points([10 ** (n / 25 - 2) for n in range(100)]))], (0.01, 100.0), True),
     ]:
         drawing = draw(traces, 40, 6, x=(0, 99), y=y, log=log, ascii=ascii)
-        parts += [title, *(f"|{line}|" for line in drawing.lines)]
+        parts += [title, *(f"|{line}|" for line in lines(drawing))]
     sparse = draw([Trace(points([0.0, 1.0, 0.0]))], 20, 3, x=(0, 2), y=(0.0, 1.0), ascii=ascii)
-    parts += ["three points", *(f"|{line}|" for line in sparse.lines)]
+    parts += ["three points", *(f"|{line}|" for line in lines(sparse))]
     golden(f"braille{'-ascii' if ascii else ''}.txt", "\n".join(parts) + "\n")
 
 
@@ -46,19 +47,19 @@ def test_a_single_dot() -> None:
     """By hand: the dots of one character, from the lower left to the upper right."""
     drawing = draw([Trace(points([0.0, 1.0]))], 1, 1, x=(0, 1), y=(0.0, 1.0))
     # column 0: the bottom dot (0x40); column 1: joined to it, from the bottom to the top (0x08 + 0x10 + 0x20 + 0x80)
-    assert ord(drawing.lines[0]) - 0x2800 == 0x40 | 0x08 | 0x10 | 0x20 | 0x80
+    assert ord(drawing[0][0][0]) - 0x2800 == 0x40 | 0x08 | 0x10 | 0x20 | 0x80
 
 
 def test_later_traces_own_what_they_cross() -> None:
-    drawing = draw([Trace(points([0.5] * 5)), Trace(points([0.5] * 5))], 5, 1, x=(0, 4), y=(0.0, 1.0))
-    assert drawing.owners == ((1,) * 5,)
+    below, above = (Trace(points([0.5] * 5), style=style) for style in ("red", "green"))
+    drawing = draw([below, above], 5, 1, x=(0, 4), y=(0.0, 1.0))
+    assert {style for row in drawing for _, style in row} == {"green"}
 
 
 @given(st.lists(FINITE, max_size=60), st.integers(1, 30), st.integers(1, 8), st.booleans(), st.booleans())
 def test_always_fills_its_size(values: list[float], width: int, height: int, log: bool, ascii: bool) -> None:
     drawing = draw([Trace(points(values))], width, height, x=(0, 59), y=bounds(values, log=log), log=log, ascii=ascii)
-    assert [len(line) for line in drawing.lines] == [width] * height
-    assert [len(line) for line in drawing.owners] == [width] * height
+    assert [len(line) for line in lines(drawing)] == [width] * height
 
 
 @given(st.lists(FINITE | st.just(math.nan), max_size=20), st.booleans())
@@ -73,37 +74,3 @@ def test_bounds_are_apart(values: list[float], log: bool) -> None:
 def test_rows() -> None:
     assert [row_of(value, 5, (0.0, 1.0)) for value in (1.0, 0.5, 0.0, 9.0, -9.0)] == [0, 2, 4, 0, 4]
     assert row_of(1.0, 5, (0.01, 100.0), log=True) == 2
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300))
-def test_a_number_has_at_most_seven_characters(value: float) -> None:
-    """The scale of a chart has room for seven, and a number keeps its size within them."""
-    shown = number(value)
-    assert len(shown) <= 7
-    assert float(shown) == pytest.approx(value, rel=0.5, abs=0.0)
-
-
-def test_numbers_that_were_too_long() -> None:
-    """Powers of ten have no more digits than they need."""
-    assert [number(value) for value in (-1.25e-5, -1.5e-300, -123_456.7)] == ["-1.3e-5", "-2e-300", "-1.2e5"]
-
-
-@pytest.mark.parametrize(
-    ("width", "ascii", "shown"), [(9, False, "123456789"), (8, False, "1234567…"), (8, True, "12345...")]
-)
-def test_a_cut_line_says_so(width: int, ascii: bool, shown: str) -> None:
-    assert cut(Text("123456789"), width, ascii=ascii).plain == shown
-
-
-@pytest.mark.parametrize(
-    ("width", "ascii", "shown"),
-    [(14, False, "127.0.0.1:8461"), (6, False, "…:8461"), (6, True, "..8461"), (0, False, "")],
-)
-def test_an_address_keeps_its_end(width: int, ascii: bool, shown: str) -> None:
-    """Two workers of one machine differ in their ports."""
-    assert ending("127.0.0.1:8461", width, ascii=ascii) == shown
-
-
-def test_letters() -> None:
-    """The first free letter of each name; never a or b, which are runs, whatever the case."""
-    assert letters(["length", "bleu", "bleu-2", "Meteor", "ab", "ab", ""], taken="v") == [*"leumcdf"]

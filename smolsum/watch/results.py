@@ -1,0 +1,272 @@
+"""What training did to the model, from the start to the newest evaluation on the test split; and runs compared: the
+state of each, the settings that differ, and the results next to each other."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from rich.text import Text
+
+from smolsum.config.presets import leaves
+from smolsum.console import duration
+from smolsum.runs.completion_groups import clean
+from smolsum.runs.evaluation_records import MeasureInfo, Summary
+from smolsum.runs.reader import Run
+from smolsum.runs.run_state import TROUBLE, RunState, mean_step, pace, progress, run_state
+from smolsum.watch.curves import RUNS, rewarded
+from smolsum.watch.pane_text import (
+    CURVES,
+    DIM,
+    NAME_WIDTH,
+    ORANGE,
+    RED,
+    VALUE_WIDTH,
+    Pane,
+    cut,
+    ending,
+    number,
+    scrolled,
+    wrapped,
+)
+from smolsum.watch.snapshot import Snapshot
+
+BETTER = {"higher": ("↑", "^"), "lower": ("↓", "v"), "": ("", "")}
+"""Marks of the direction that is better, also without Unicode."""
+CHANGE = "change"
+PLACE = "run."
+"""Beginning of settings that say where a run is kept, and differ always."""
+MIN_NAME, MIN_CELL, MAX_CELL, MIN_KEY, MAX_KEY = 12, 6, 40, 16, 36
+BEST = "*"
+
+
+def results(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Return what the stages did to the model: a row for each headline metric; columns for the start, each stage, the
+    change from the first to the last, and the newest validation, as many from the right as there is room for."""
+    run = snapshot.run
+    title = f"results of {RUNS[0]}" if snapshot.others else "results"
+    columns: dict[str, Mapping[str, float | None]] = {
+        label if label == "start" else f"after {label}": summary.metrics
+        for label, summary in run.results.items()
+        if summary.metrics
+    }
+    part = _sampled_start(run)
+    if len(columns) > 1 and not part:
+        first, *_, last = columns.values()
+        both = [(metric, first.get(metric), value) for metric, value in last.items()]
+        columns[CHANGE] = {m: None if None in (old, new) else new - old for m, old, new in both}  # type: ignore[operator]
+    validated = {metric: run.last(f"validation/{metric}") for metric in ("reward", *run.headlines)}
+    if any(value is not None for value in validated.values()):
+        columns["validation"] = validated
+    if not columns:
+        hopeful = snapshot.run_state.hopeful
+        nothing = "the model as it starts is being measured" if hopeful else "this run measured nothing"
+        return Pane(title, "", tuple(wrapped(nothing, width, DIM)))
+    measures = {one.name: one for one in run.newest_result[1].measures}
+    titles = {metric: clean(title) for metric, title in {"reward": "reward", **run.headlines}.items()}
+    known = [metric for metric in titles if any(row.get(metric) is not None for row in columns.values())]
+    sizes = {label: max(len(label), VALUE_WIDTH - 2) + 2 for label in columns}
+    while len(columns) > 1 and NAME_WIDTH + sum(sizes[label] for label in columns) > width:
+        del columns[next(iter(columns))]
+    head = f"{'':<{NAME_WIDTH}}" + "".join(f"{clean(label):>{sizes[label]}}" for label in columns)
+    lines = [Text(head, style=DIM)]
+    for metric in known:
+        one = measures.get(metric, MeasureInfo(metric, titles[metric], form=""))
+        mark = BETTER[one.better][snapshot.options.ascii]
+        cells = "".join(f"{_cell(row.get(metric), one, label):>{sizes[label]}}" for label, row in columns.items())
+        lines.append(Text(f"{f'{titles[metric][: NAME_WIDTH - 2]} {mark}':<{NAME_WIDTH}}{cells}"))
+    lines += [Text(f"stage {clean(stage)}: from {clean(origin)}", style=DIM) for stage, origin in run.reused.items()]
+    step = run.series["validation/reward"].last_step if "validation/reward" in run.series else None
+    note = "greedy, test split" + (f"; validation of step {step}" if "validation" in columns and step else "")
+    return Pane(title, f"{note}; start: {part} so far" if part else note, tuple(lines[:height]))
+
+
+def _cell(value: float | None, measure: MeasureInfo, label: str) -> str:
+    """A value as its task writes it; a change with its sign, that of a share in points."""
+    if value is None or label != CHANGE:
+        return _shown(value, measure.form)
+    if measure.form.endswith("%"):
+        return f"{100 * value:+.1f}"
+    return format(value, f"+{measure.form}") if measure.form else f"{'+' if value > 0 else ''}{number(value)}"
+
+
+def _shown(value: float | None, form: str) -> str:
+    return number(value) if value is None or not form else format(value, form)
+
+
+def gained(run: Run, *, ascii: bool) -> list[str]:
+    """Return when the model was last measured, then the constraint and the quality at the start and then:
+    `after length:`, `on target 4.5% → 96.0%`. That is the newest evaluation of the test split, or a validation after it
+    (`step 210:`). Empty before the first evaluation, and for runs whose task did not say what they are."""
+    label, newest = run.newest_result
+    part, arrow = _sampled_start(run), "->" if ascii else "→"
+    start = run.results["start"].metrics if "start" in run.results and not part else {}
+    when = f"at the start{part and f' ({part})'}" if label == "start" else f"after {clean(label)}"
+    now: Mapping[str, float | None] = newest.metrics
+    validated = {one.name: run.last(f"validation/{one.name}") for one in newest.measures if one.role}
+    steps = [run.series[f"validation/{name}"].last_step or 0 for name, value in validated.items() if value is not None]
+    if (step := max(steps, default=0)) > (newest.step or 0):
+        label, when, now = "", f"validation {step}", validated
+    found = []
+    for one in newest.measures:
+        first, last = start.get(one.name), now.get(one.name)
+        if one.role and last is not None:
+            ends = [format(value, one.form) for value in (first, last) if value is not None]
+            found.append(f"{clean(one.title)} {f' {arrow} '.join(ends[:1] if label == 'start' else ends)}")
+    return [f"{when}:", *found] if found else []
+
+
+def _sampled_start(run: Run) -> str:
+    return run.results["start"].so_far if "start" in run.results else ""
+
+
+def _runs_of(snapshot: Snapshot) -> list[tuple[str, str, Run, RunState]]:
+    """Letter, colour, run and state of each run of the view."""
+    runs = [snapshot.run, *snapshot.others]
+    return [
+        (letter, CURVES[place % len(CURVES)], run, run_state(run, snapshot.now))
+        for place, (letter, run) in enumerate(zip(RUNS, runs, strict=False))
+    ]
+
+
+def compared_in_head(snapshot: Snapshot, room: int) -> Text:
+    """Return letter, name, state and step of each other run in at most `room` characters; the names go first."""
+    ascii, line = snapshot.options.ascii, Text()
+    for form in ("named", "unnamed", "short"):
+        line = Text()
+        for letter, colour, run, at in _runs_of(snapshot)[1:]:
+            name = f"{clean(run.paths.name)} " if form == "named" else ""
+            state = f"{run.step}" if form == "short" else f"{at.state.upper()} {progress(run)}"
+            line.append(f"  {letter} {name}{at.mark(ascii)} {state}", style=RED if at.state in TROUBLE else colour)
+        if line.cell_len <= room:
+            break
+    return line
+
+
+def states(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Return a line for each run: letter, name, state, stage, step, newest reward, time so far, time left; then why one
+    failed, and what helps."""
+    ascii, runs = snapshot.options.ascii, _runs_of(snapshot)
+    rows, problems = [["state", "stage", "step", "reward", "elapsed", "eta"]], []
+    for letter, _, run, at in runs:
+        took = pace(run, at, snapshot.now)
+        times = ["-" if seconds is None else duration(seconds) for seconds in (took.elapsed_s, took.eta_s)]
+        state = f"{at.mark(ascii)} {at.state}"
+        rows.append([state, clean(run.stage)[:12], progress(run), number(run.last("reward")), *times])
+        if at.detail:
+            hint = f"  -> {clean(at.hint)}" if at.hint else ""
+            style = RED if at.state in TROUBLE else ORANGE
+            problems.append(cut(Text(f"{letter} {clean(at.detail)}{hint}", style), width, ascii=ascii))
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head, *cells = (
+        "".join(f"  {cell:{'<' if n < 2 else '>'}{sizes[n]}}" for n, cell in enumerate(row)) for row in rows
+    )
+    room = max(width - 2 - len(head), MIN_NAME)
+    lines = [Text(f"  {'run':<{room}}{head}", style=DIM)]
+    for row, (letter, colour, run, at) in zip(cells, runs, strict=True):
+        name = ending(clean(run.paths.name), room, ascii=ascii)
+        style = RED if at.state in TROUBLE else ""
+        lines.append(Text.assemble((f"{letter} {name:<{room}}", f"bold {colour}"), (row, style)))
+    return Pane("runs", "r, return: one run alone", tuple([*lines, *problems][:height]))
+
+
+def differences(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Return the settings that are not the same in all runs, a line for each, from the scrolled one on. Those of a
+    stage are compared between the runs that have it."""
+    settings = []
+    for run in (snapshot.run, *snapshot.others):
+        stages = run.settings.stages
+        rewards = " > ".join(rewarded(stage.rewards) for stage in stages.values())
+        settings.append({"stages": " > ".join(stages), "rewarded for": rewards, **leaves(run.config)})
+    keys = [key for key in dict.fromkeys(key for one in settings for key in one) if not key.startswith(PLACE)]
+    rows = {key: [_value(one, key) for one in settings] for key in keys if _differs(key, settings)}
+    if not rows:
+        return Pane("settings that differ", "0", (Text("all runs have the same settings", style=DIM),))
+    lines = _table(snapshot, rows, width)
+    note = "" if len(lines) > height else str(len(rows))
+    return scrolled("settings that differ", note, lines, height, snapshot.options.scroll, head=1)
+
+
+def _differs(key: str, settings: Sequence[Mapping[str, object]]) -> bool:
+    """Whether runs that could have a setting have different values of it."""
+    section, stage, *rest = [*key.split("."), ""]
+    if section == "stages" and len(rest) > 1:
+        beginning = f"{section}.{stage}."
+        settings = [one for one in settings if any(name.startswith(beginning) for name in one)]
+    return any(one.get(key) != settings[0].get(key) for one in settings)
+
+
+def _value(settings: Mapping[str, object], key: str) -> str:
+    if key not in settings:
+        return "-"
+    value = settings[key]
+    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+
+
+def comparison(snapshot: Snapshot, width: int, height: int) -> Pane:
+    """Return the newest evaluation of each run on the test split, the newest validation and the speed, a line for each
+    metric. A star marks the best value of an evaluation, where a metric has a direction and the prompts are the
+    same."""
+    runs = [snapshot.run, *snapshot.others]
+    labels, summaries = zip(*(run.newest_result for run in runs), strict=True)
+    titles = {metric: clean(title) for run in runs for metric, title in run.headlines.items()}
+    measures = {one.name: one for summary in summaries for one in summary.measures}
+    comparable = _same_prompts([summary for label, summary in zip(labels, summaries, strict=True) if label])
+    rows = {
+        "evaluated after": [
+            f"{label} ({summary.so_far})" if summary.so_far else label or "-"
+            for label, summary in zip(labels, summaries, strict=True)
+        ]
+    }
+    starred = False
+    for metric, title in titles.items():
+        values = [summary.metrics.get(metric) for summary in summaries]
+        if any(value is not None for value in values):
+            one = measures.get(metric, MeasureInfo(metric, title, form=""))
+            trained = [None if label in ("", "start") else v for v, label in zip(values, labels, strict=True)]
+            best = _best(trained, one.better) if comparable else None
+            starred |= best is not None
+            rows[f"{title} {BETTER[one.better][snapshot.options.ascii]}".rstrip()] = [
+                f"{_shown(value, one.form)}{BEST if n == best else ' '}" for n, value in enumerate(values)
+            ]
+    for metric, title in {"reward": "reward", **titles}.items():
+        values = [run.last(f"validation/{metric}") for run in runs]
+        if any(value is not None for value in values):
+            form = measures[metric].form if metric in measures else ""
+            rows[f"validation: {title}"] = [f"{_shown(value, form)} " for value in values]
+    rows["training: reward"] = [f"{number(run.last('reward'))} " for run in runs]
+    rows["seconds a step"] = [f"{number(mean_step(run))} " for run in runs]
+    lines = _table(snapshot, rows, width)
+    if not comparable:
+        lines.append(Text("evaluated on different test prompts: not comparable", style=ORANGE))
+    note = f"newest of each run{f', {BEST} best' if starred else ''}"
+    return scrolled("results", note, lines, height, snapshot.options.scroll, head=1)
+
+
+def _same_prompts(summaries: Sequence[Summary]) -> bool:
+    """Whether all were evaluated on the same examples, and those of one model on the same tokens."""
+    found = [(one.model.path, split) for one in summaries if (split := one.data.get("test"))]
+    models = {model for model, _ in found}
+    texts, tokens = {split.fingerprint for _, split in found}, {(model, split.prompts) for model, split in found}
+    return len(texts) <= 1 and len(tokens) == len(models)
+
+
+def _best(values: Sequence[float | None], better: str) -> int | None:
+    """The place of the best of at least two different values; None without a direction."""
+    known = {place: value for place, value in enumerate(values) if value is not None}
+    if not better or len(set(known.values())) < 2:
+        return None
+    return (max if better == "higher" else min)(known, key=lambda place: known[place])
+
+
+def _table(snapshot: Snapshot, rows: Mapping[str, Sequence[str]], width: int) -> list[Text]:
+    """A head with the letters, and a line for each row, with a column for each run; cells that are too wide show their
+    ends."""
+    runs, ascii = _runs_of(snapshot), snapshot.options.ascii
+    cell = max(MIN_CELL, min(MAX_CELL, max(len(one) for cells in rows.values() for one in cells)))
+    key = min(max(map(len, rows)), MAX_KEY, max(width - len(runs) * (cell + 1), MIN_KEY))
+    cell = max(min(cell, (width - key) // len(runs) - 1), 1)
+    head = [(f" {letter:>{cell}}", f"bold {colour}") for letter, colour, _, _ in runs]
+    lines = [Text.assemble(" " * key, *head)]
+    for title, cells in rows.items():
+        shown = "".join(f" {ending(one, cell, ascii=ascii):>{cell}}" for one in cells)
+        lines.append(Text(f"{ending(title, key, ascii=ascii):<{key}}{shown}"))
+    return lines
