@@ -36,7 +36,7 @@ def measure(workers: int, *, per_worker: int, tokens: int, prompt: int, seconds:
 
     def make_workers() -> list[PoolWorker]:
         expected = ExpectedModel(FACTS, 10, frozenset([0]))
-        return [PoolWorker(url, WorkerClient(url, None, timeout_s=60.0), expected) for url in urls]
+        return [PoolWorker(WorkerClient(url, None, expected, timeout_s=60.0)) for url in urls]
 
     pool = Pool(make_workers, Publisher(anchor_every=50, metadata={}), retries=4)
     pool.open()

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from shapes import arguments, time_decoding
 
-from smolsum.worker.engines.vllm_flags import flags
-from smolsum.worker.engines.vllm_install import installed
-from smolsum.worker.engines.vllm_process import VllmClient, VllmProcess
+from smolsum.worker.engines.vllm_process import VllmServer
+from smolsum.worker.engines.vllm_setup import flags, installed
 
 
 def main() -> None:
@@ -23,19 +22,17 @@ def main() -> None:
         stateful=False,
     )  # fmt: skip
     named = ["--model", str(args.model), "--served-model-name", "policy", "--dtype", args.dtype]
-    server = VllmProcess(args.vllm, [*named, *own], made, lambda line: None)
+    server = VllmServer(args.vllm, [*named, *own], made, lambda line: None)
     with asyncio.Runner() as runner:
         runner.run(server.start())
-        client = VllmClient(server.socket)
         body = {"model": "policy", "n": args.group, "temperature": 1.0, "logprobs": 0, "ignore_eos": True}
 
         def sample(prompt: list[int], tokens: int) -> None:
-            runner.run(client.post("/v1/completions", {**body, "prompt": prompt, "max_tokens": tokens}))
+            runner.run(server.post("/v1/completions", {**body, "prompt": prompt, "max_tokens": tokens}))
 
         try:
             time_decoding(args, json.loads((args.model / "config.json").read_text())["vocab_size"], sample)
         finally:
-            runner.run(client.close())
             runner.run(server.stop())
             shutil.rmtree(made, ignore_errors=True)
 

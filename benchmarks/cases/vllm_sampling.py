@@ -17,9 +17,8 @@ from random_model import write_random_model
 from shapes import Batches, Stopwatch, arguments, report
 
 from smolsum.policy.load import encode_chat, load_policy
-from smolsum.worker.engines.vllm_flags import flags
-from smolsum.worker.engines.vllm_install import installed
-from smolsum.worker.engines.vllm_process import VllmClient, VllmProcess
+from smolsum.worker.engines.vllm_process import VllmServer
+from smolsum.worker.engines.vllm_setup import flags, installed
 
 Prompts = list[list[list[int]]]
 """token ids of each prompt of each step"""
@@ -61,16 +60,15 @@ async def measure(
         ),
     ]  # fmt: skip
     silent: Callable[[str], None] = lambda line: None  # noqa: E731
-    server = VllmProcess(args.vllm, arguments, folder, silent)
+    server = VllmServer(args.vllm, arguments, folder, silent)
     await server.start()
-    client = VllmClient(server.socket)
     clock, lengths = Stopwatch(args.warm_up), list[int]()
     try:
         for place, step in enumerate(prompts[: args.warm_up + args.repeat]):
             clock.begin()
             answers = await asyncio.gather(
                 *(
-                    client.post(
+                    server.post(
                         "/v1/completions",
                         {
                             "model": "policy", "prompt": prompt, "n": group, "max_tokens": tokens, "temperature": 1.0,
@@ -86,7 +84,6 @@ async def measure(
                 choices = [choice for answer in answers for choice in answer["choices"]]
                 lengths += [len(one["token_ids"]) - (one["finish_reason"] == "stop") for one in choices]
     finally:
-        await client.close()
         await server.stop()
     report(**clock.figures, tokens=sum(lengths) / len(lengths), peak_gb=None)
 

@@ -10,7 +10,7 @@ import typer
 from smolsum import console
 from smolsum.cli.options import VllmPythonFlag
 from smolsum.errors import UsageError
-from smolsum.worker.engines.vllm_flags import EXAMPLE, AddedFlags
+from smolsum.worker.engines.vllm_setup import EXAMPLE, AddedFlags
 
 
 def serve_worker(
@@ -74,7 +74,7 @@ def serve_worker(
         raise UsageError(f"--quantize {quantize}: 0, 4 or 8 bits", hint="--quantize 4")
     from smolsum.config.resolve import model_path
     from smolsum.tasks import TASKS
-    from smolsum.worker.listen import listen
+    from smolsum.worker.http_server import listen
 
     path = model_path(model, TASKS)
     if Path(path).exists():

@@ -40,24 +40,22 @@ class WorkerEvent:
 class RolloutBatch:
     """Rollouts that were requested together; `result` has each by its id, with the name of the worker."""
 
-    def __init__(self, ids: Sequence[str]) -> None:
+    def __init__(self, total: int) -> None:
         self.result: Future[dict[str, tuple[RolloutAnswer, str]]] = Future()
-        self._open = set(ids)
         self._found: dict[str, tuple[RolloutAnswer, str]] = {}
-        self._total, self._tokens = len(ids), 0
+        self._total = total
 
     @property
     def progress(self) -> SamplingProgress:
         """What is there of it."""
         ended = len(self._found)
-        return SamplingProgress(self._total, ended, self._tokens, ended / self._total)
+        tokens = sum(len(rollout.token_ids) for rollout, _ in list(self._found.values()))
+        return SamplingProgress(self._total, ended, tokens, ended / self._total)
 
     def fill(self, rollout: RolloutAnswer, worker: str) -> None:
         """Take one rollout."""
-        self._open.discard(rollout.id)
-        self._tokens += 0 if rollout.id in self._found else len(rollout.token_ids)
         self._found[rollout.id] = (rollout, worker)
-        if not self._open and not self.result.done():
+        if len(self._found) == self._total and not self.result.done():
             self.result.set_result(self._found)
 
     def fail(self, error: WorkerError) -> None:
@@ -114,7 +112,7 @@ class Pool:
 
     def submit(self, requests: Sequence[SampleRequest], terms: SamplingTerms, *, least_version: int) -> RolloutBatch:
         """Request rollouts, each sampled with `least_version` or a later one; earlier requests come first."""
-        batch = RolloutBatch([request.id for request in requests])
+        batch = RolloutBatch(len(requests))
         added = [PendingRollout(request, terms, least_version, batch) for request in requests]
         self._loop.call_soon_threadsafe(self._enqueue, added)
         return batch
@@ -128,8 +126,7 @@ class Pool:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._changed, self._publishing, self._closing = asyncio.Condition(), asyncio.Lock(), asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed, self._publishing, self._closing = asyncio.Event(), asyncio.Lock(), asyncio.Event()
         self.workers = self._make_workers()
         runs = [asyncio.create_task(self._run(worker)) for worker in self.workers]
         self._ready.set()
@@ -137,9 +134,9 @@ class Pool:
         # a worker's task ends only by an error of the pool itself
         await asyncio.wait([closing, *runs], return_when=asyncio.FIRST_COMPLETED)
         self.failure = next((run.exception() for run in runs if run.done()), None)
-        for task in [*runs, *self._tasks]:
-            task.cancel()
-        await asyncio.gather(*runs, *self._tasks, return_exceptions=True)
+        for run in runs:
+            run.cancel()
+        await asyncio.gather(*runs, return_exceptions=True)
         with contextlib.suppress(Exception):
             await asyncio.gather(*(worker.client.close() for worker in self.workers))
 
@@ -207,19 +204,18 @@ class Pool:
 
     async def _take(self, worker: PoolWorker) -> list[PendingRollout]:
         """Return rollouts for a worker, as soon as its version has any; none once there is a newer version."""
-        async with self._changed:
-            while True:
-                assert self.newest is not None
-                if worker.version != self.newest.number:
-                    return []
-                fit = [p for p in self._waiting if p.least_version <= self.newest.number and self._may(worker, p)]
-                if fit:
-                    alike = [p for p in fit if p.terms == fit[0].terms]
-                    taken = alike[: share(worker, self.workers, len(alike))]
-                    gone = {id(p) for p in taken}
-                    self._waiting = deque(p for p in self._waiting if id(p) not in gone)
-                    return taken
-                await self._changed.wait()
+        while True:
+            assert self.newest is not None
+            if worker.version != self.newest.number:
+                return []
+            fit = [p for p in self._waiting if p.least_version <= self.newest.number and self._may(worker, p)]
+            if fit:
+                alike = [p for p in fit if p.terms == fit[0].terms]
+                taken = alike[: share(worker, self.workers, len(alike))]
+                gone = {id(p) for p in taken}
+                self._waiting = deque(p for p in self._waiting if id(p) not in gone)
+                return taken
+            await self._changed.wait()
 
     def _may(self, worker: PoolWorker, pending: PendingRollout) -> bool:
         """Return whether a worker may sample a rollout: one that failed at it leaves it to others that are up."""
@@ -233,11 +229,7 @@ class Pool:
         failed: WorkerError | None = None
         try:
             stream = worker.client.rollouts(
-                [pending.request for pending in taken],
-                taken[0].terms,
-                ExpectedWeights(worker.version, worker.weights),
-                vocab_size=worker.expected.facts["vocab_size"],
-                eos_ids=worker.expected.eos_ids,
+                [pending.request for pending in taken], taken[0].terms, ExpectedWeights(worker.version, worker.weights)
             )
             async for rollout in stream:
                 pending = still_open.pop(rollout.id)
@@ -299,30 +291,23 @@ class Pool:
 
     async def _published(self) -> Published:
         """Return the newest version; waits for the first."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self.newest is not None)
-        assert self.newest is not None
+        while self.newest is None:
+            await self._changed.wait()
         return self.newest
 
     async def _publish(self, version: WeightsVersion) -> None:
         async with self._publishing:
-            published = await asyncio.to_thread(self.publisher.publish, self.newest, version)
-            async with self._changed:
-                self.newest = published
-                self._changed.notify_all()
+            self.newest = await asyncio.to_thread(self.publisher.publish, self.newest, version)
+            self._wake()
 
     def _enqueue(self, added: list[PendingRollout]) -> None:
         self._waiting.extend(added)
         self._wake()
 
     def _wake(self) -> None:
-        async def notify() -> None:
-            async with self._changed:
-                self._changed.notify_all()
-
-        task = self._loop.create_task(notify())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        """Have all that wait for a change look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 def share(worker: PoolWorker, workers: Sequence[PoolWorker], waiting: int) -> int:

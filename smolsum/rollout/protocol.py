@@ -22,6 +22,9 @@ NEUTRAL_SAMPLING: Mapping[str, tuple[float, ...]] = {
     "frequency_penalty": (0.0,),
 }
 """sampling parameters, with the values that leave the distribution unchanged; the first is what a worker uses"""
+MAX_REQUESTS = 4096
+"""rollouts, or sequences to score, in one body"""
+Tokens = Annotated[tuple[int, ...], Meta(min_length=1)]
 T = TypeVar("T")
 
 
@@ -39,7 +42,7 @@ class SampleRequest(Struct, frozen=True):
     """One rollout to sample; `id` is unique among all open requests."""
 
     id: str
-    prompt_ids: tuple[int, ...]
+    prompt_ids: Tokens
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
@@ -58,8 +61,8 @@ class RolloutsBody(ExpectedWeights, frozen=True, kw_only=True):
     """Body of POST /v1/rollouts."""
 
     temperature: float
-    max_new_tokens: int
-    requests: Annotated[tuple[SampleRequest, ...], Meta(min_length=1)]
+    max_new_tokens: Annotated[int, Meta(ge=1)]
+    requests: Annotated[tuple[SampleRequest, ...], Meta(min_length=1, max_length=MAX_REQUESTS)]
     # what would make rollouts differ from the policy's distribution: refused unless neutral
     top_p: Any = UNSET
     top_k: Any = UNSET
@@ -81,7 +84,7 @@ class RolloutAnswer(Struct, frozen=True):
 
     id: str
     """of the request"""
-    token_ids: Annotated[tuple[int, ...], Meta(min_length=1)]
+    token_ids: Tokens
     logprobs: tuple[Logprob, ...]
     finish_reason: Literal["stop", "length"]
     version: int
@@ -103,14 +106,14 @@ class EndOfRollouts(Struct, frozen=True):
 class ScoredSequence(Struct, frozen=True):
     """A prompt, and the completion whose tokens are to be scored."""
 
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
+    prompt_ids: Tokens
+    completion_ids: Tokens
 
 
 class LogprobsBody(ExpectedWeights, frozen=True, kw_only=True):
     """Body of POST /v1/logprobs."""
 
-    sequences: Annotated[tuple[ScoredSequence, ...], Meta(min_length=1)]
+    sequences: Annotated[tuple[ScoredSequence, ...], Meta(min_length=1, max_length=MAX_REQUESTS)]
     temperature: float = 1.0
 
 
@@ -179,6 +182,11 @@ def parse(text: str | bytes, kind: type[T]) -> T:
         raise ValueError("not JSON: nested too deeply") from error
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from error
+    return convert(value, kind)
+
+
+def convert(value: Any, kind: type[T]) -> T:
+    """Return parsed JSON as an object of this type. Raises ValueError with the reason."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

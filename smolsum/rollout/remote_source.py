@@ -81,8 +81,7 @@ class WorkerSampler:
             metadata["lora"] = asdict(policy.lora)
 
         def make_workers() -> list[PoolWorker]:
-            clients = {url: WorkerClient(url, token, timeout_s=settings.timeout_s) for url in urls}
-            return [PoolWorker(url, client, expected) for url, client in clients.items()]
+            return [PoolWorker(WorkerClient(url, token, expected, timeout_s=settings.timeout_s)) for url in urls]
 
         publisher = Publisher(anchor_every=settings.anchor_every, metadata=metadata)
         self.pool = Pool(make_workers, publisher, retries=settings.retries)

@@ -7,7 +7,10 @@ name both values and the remedy.
 """
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -15,12 +18,15 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
+from smolsum.config.fields import worker_urls
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
 from smolsum.rollout import protocol
 from smolsum.weights.publish import Published, Publisher
 
 CONNECT_S, HEALTH_S = 10.0, 15.0
 """timeouts for a connection and for an answer that needs no computation"""
+RESERVED_S = 3.0
+"""for the answer of a worker on this machine about its memory"""
 FACTS = ("architecture", "vocab_size", "tokenizer", "dtype")
 TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
 """mean absolute difference of log-probs, in nats, that rounding of the type explains"""
@@ -36,14 +42,30 @@ class OtherVersionError(WorkerError):
     """The worker serves another policy version than the request was for."""
 
 
+@dataclass(frozen=True)
+class ExpectedModel:
+    """What the trainer has, and workers must serve."""
+
+    facts: Mapping[str, Any]
+    """`smolsum.policy.weights.identity` of the policy"""
+    longest: int
+    """tokens of the longest prompt and a completion together"""
+    eos_ids: frozenset[int] = frozenset()
+
+    @property
+    def dtype(self) -> str:
+        """Type of the weights."""
+        return str(self.facts["dtype"])
+
+
 class WorkerClient:
     """HTTP client of one worker, for one event loop.
 
     `timeout_s` is the longest time without an answer, or between two rollouts of a stream.
     """
 
-    def __init__(self, url: str, token: str | None, *, timeout_s: float) -> None:
-        self.url, self._timeout_s = url.rstrip("/"), timeout_s
+    def __init__(self, url: str, token: str | None, expected: ExpectedModel, *, timeout_s: float) -> None:
+        self.url, self.expected, self._timeout_s = url.rstrip("/"), expected, timeout_s
         self._http = httpx.AsyncClient(
             base_url=self.url,
             headers={"authorization": f"Bearer {token}"} if token else {},
@@ -79,9 +101,6 @@ class WorkerClient:
         requests: Sequence[protocol.SampleRequest],
         terms: protocol.SamplingTerms,
         expected: protocol.ExpectedWeights,
-        *,
-        vocab_size: int,
-        eos_ids: frozenset[int],
     ) -> AsyncIterator[protocol.RolloutAnswer | protocol.FailedRollout]:
         """Yield each rollout as it ends.
 
@@ -95,58 +114,43 @@ class WorkerClient:
             requests=tuple(requests),
         )
         open_ids = {request.id for request in requests}
-        try:
-            # each rollout extends the deadline; single bytes do not
-            async with (
-                asyncio.timeout(self._timeout_s) as deadline,
-                self._http.stream("POST", "/v1/rollouts", content=msgspec.json.encode(body)) as response,
-            ):
-                if response.status_code != 200:
-                    raise self._refusal(response.status_code, await response.aread())
-                async for line in response.aiter_lines():
-                    fields = self._parse(line, dict[str, Any])
-                    if "done" in fields:
-                        break
-                    rollout = self._rollout(fields)
-                    if rollout.id not in open_ids:
-                        raise self._nonsense(f"it sent a rollout {rollout.id[:40]!r} that was not requested")
-                    if isinstance(rollout, protocol.RolloutAnswer):
-                        self._check(rollout, terms, expected, vocab_size, eos_ids)
-                    open_ids.discard(rollout.id)
-                    deadline.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
-                    yield rollout
-        except TimeoutError as error:
-            raise self._silent(self._timeout_s) from error
-        except httpx.HTTPError as error:
-            raise self._broken(error) from error
+        async with (
+            self._within(self._timeout_s) as deadline,
+            self._http.stream("POST", "/v1/rollouts", content=msgspec.json.encode(body)) as response,
+        ):
+            if response.status_code != 200:
+                raise self._refusal(response.status_code, await response.aread())
+            async for line in response.aiter_lines():
+                fields = self._parse(line, dict[str, Any])
+                if "done" in fields:
+                    break
+                rollout: protocol.RolloutAnswer | protocol.FailedRollout
+                if "error" in fields:
+                    rollout = self._parse(fields, protocol.FailedRollout)
+                else:
+                    rollout = self._parse(fields, protocol.RolloutAnswer)
+                if rollout.id not in open_ids:
+                    raise self._nonsense(f"it sent a rollout {rollout.id[:40]!r} that was not requested")
+                if isinstance(rollout, protocol.RolloutAnswer):
+                    self._check(rollout, terms, expected)
+                open_ids.discard(rollout.id)
+                # each rollout extends the deadline; single bytes do not
+                deadline.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
+                yield rollout
         if open_ids:
             raise self._nonsense(f"{len(open_ids)} of {len(requests)} rollouts are missing from its answer")
 
-    def _rollout(self, fields: dict[str, Any]) -> protocol.RolloutAnswer | protocol.FailedRollout:
-        kind: type[protocol.RolloutAnswer | protocol.FailedRollout] = (
-            protocol.FailedRollout if "error" in fields else protocol.RolloutAnswer
-        )
-        try:
-            return msgspec.convert(fields, kind)
-        except (msgspec.ValidationError, UnicodeEncodeError) as error:
-            raise self._nonsense(f"a rollout: {error}") from error
-
     def _check(
-        self,
-        rollout: protocol.RolloutAnswer,
-        terms: protocol.SamplingTerms,
-        expected: protocol.ExpectedWeights,
-        vocab_size: int,
-        eos_ids: frozenset[int],
+        self, rollout: protocol.RolloutAnswer, terms: protocol.SamplingTerms, expected: protocol.ExpectedWeights
     ) -> None:
-        ids, most = rollout.token_ids, terms.max_new_tokens
+        ids, most, vocab_size = rollout.token_ids, terms.max_new_tokens, self.expected.facts["vocab_size"]
         if len(ids) > most:
             raise self._nonsense(f"a rollout has {len(ids)} tokens, not at most {most}")
         if min(ids) < 0 or max(ids) >= vocab_size:
             raise self._nonsense(f"a rollout has token ids outside the vocabulary of {vocab_size}")
         if len(rollout.logprobs) != len(ids):
             raise self._nonsense(f"a rollout of {len(ids)} tokens has {len(rollout.logprobs)} log-probs")
-        if (rollout.finish_reason == "stop") != (ids[-1] in eos_ids):
+        if (rollout.finish_reason == "stop") != (ids[-1] in self.expected.eos_ids):
             raise self._nonsense(
                 f"a rollout that ends with token {ids[-1]} has finish_reason {rollout.finish_reason!r}"
             )
@@ -159,23 +163,35 @@ class WorkerClient:
             )
 
     async def _call(self, method: str, path: str, kind: type[T], *, timeout_s: float = 0.0, content: bytes = b"") -> T:
-        limit_s = timeout_s or self._timeout_s
-        try:
-            async with asyncio.timeout(limit_s):
-                response = await self._http.request(method, path, content=content)
-        except TimeoutError as error:
-            raise self._silent(limit_s) from error
-        except httpx.HTTPError as error:
-            raise self._broken(error) from error
+        async with self._within(timeout_s or self._timeout_s):
+            response = await self._http.request(method, path, content=content)
         if response.status_code != 200:
             raise self._refusal(response.status_code, response.content)
         return self._parse(response.text, kind)
 
-    def _parse(self, text: str, kind: type[T]) -> T:
+    @asynccontextmanager
+    async def _within(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
+        """Raise WorkerError if the block takes longer, or the connection fails."""
         try:
-            return protocol.parse(text, kind)
+            async with asyncio.timeout(seconds) as deadline:
+                yield deadline
+        except (TimeoutError, httpx.TimeoutException) as error:
+            said = f"{self.url} has not answered for {seconds:g} s"
+            hint = "see its log, or allow more: --set workers.timeout_s=SECONDS"
+            raise WorkerError(said, hint=hint) from error
+        except httpx.ConnectError as error:
+            said, hint = f"cannot reach {self.url}: {error}", "start it: smolsum serve-worker --model MODEL"
+            raise WorkerError(said, hint=hint) from error
+        except httpx.HTTPError as error:
+            said = f"the connection to {self.url} broke: {str(error) or type(error).__name__}"
+            raise WorkerError(said, hint="see its log") from error
+
+    def _parse(self, given: Any, kind: type[T]) -> T:
+        """Return a text, or what was parsed from it, as an object of this type."""
+        try:
+            return protocol.parse(given, kind) if isinstance(given, str) else protocol.convert(given, kind)
         except ValueError as error:
-            raise self._nonsense(f"{text[:60]!r}: {error}") from error
+            raise self._nonsense(f"{str(given)[:60]!r}: {error}") from error
 
     def _refusal(self, status: int, content: bytes) -> WorkerError:
         """Return the error for an answer that is not 200, in the worker's own words if it gives any."""
@@ -192,46 +208,12 @@ class WorkerClient:
             hint="run the same version of smolsum on both machines, and check that the URL is the worker's",
         )
 
-    def _silent(self, seconds: float) -> WorkerError:
-        return WorkerError(
-            f"{self.url} has not answered for {seconds:g} s",
-            hint="see its log, or allow more: --set workers.timeout_s=SECONDS",
-        )
-
-    def _broken(self, error: httpx.HTTPError) -> WorkerError:
-        if isinstance(error, httpx.TimeoutException):
-            return self._silent(self._timeout_s)
-        reason = str(error) or type(error).__name__
-        if isinstance(error, httpx.ConnectError):
-            return WorkerError(
-                f"cannot reach {self.url}: {reason}", hint="start it: smolsum serve-worker --model MODEL"
-            )
-        return WorkerError(f"the connection to {self.url} broke: {reason}", hint="see its log")
-
-
-@dataclass(frozen=True)
-class ExpectedModel:
-    """What the trainer has, and workers must serve."""
-
-    facts: Mapping[str, Any]
-    """`smolsum.policy.weights.identity` of the policy"""
-    longest: int
-    """tokens of the longest prompt and a completion together"""
-    eos_ids: frozenset[int] = frozenset()
-
-    @property
-    def dtype(self) -> str:
-        """Type of the weights."""
-        return str(self.facts["dtype"])
-
 
 @dataclass
 class PoolWorker:
     """A worker as the pool sees it. Lives in the pool's event loop; other threads only read it."""
 
-    url: str
     client: WorkerClient
-    expected: ExpectedModel
     state: State = "joining"
     version: int | None = None
     """that it serves, if known"""
@@ -250,6 +232,11 @@ class PoolWorker:
     """in a row"""
 
     @property
+    def url(self) -> str:
+        """As the user gave it."""
+        return self.client.url
+
+    @property
     def name(self) -> str:
         """Host and port."""
         return urlsplit(self.url).netloc
@@ -258,7 +245,7 @@ class PoolWorker:
         """Check that it is ready and serves the trainer's model; find out which version it has."""
         self.state, self.version = "joining", None
         health = await self.client.health()
-        check(self.url, health, self.expected)
+        check(self.url, health, self.client.expected)
         if health.state != "ready":
             raise WorkerError(f"{self.url} is {health.state}", hint=f"wait; its last error: {health.last_error}")
         if publisher.knows(health.version, health.weights):
@@ -286,7 +273,7 @@ class PoolWorker:
         probe = newest.version
         if probe.sequences:
             found = await self.client.logprobs(probe.sequences, protocol.ExpectedWeights(newest.number, newest.weights))
-            check_probe(self.url, found, probe.logprobs, self.expected.dtype)
+            check_probe(self.url, found, probe.logprobs, self.client.expected.dtype)
         self.version, self.weights = newest.number, newest.weights
 
 
@@ -294,7 +281,7 @@ async def preflight(urls: Sequence[str], token: str | None, expected: ExpectedMo
     """Check that every worker answers, serves the trainer's model and is named once. Raises WorkerError, UsageError."""
 
     async def instance(url: str) -> str:
-        client = WorkerClient(url, token, timeout_s=min(timeout_s, 30.0))
+        client = WorkerClient(url, token, expected, timeout_s=min(timeout_s, 30.0))
         try:
             health = await client.health()
             check(url, health, expected)
@@ -340,3 +327,37 @@ def check_probe(url: str, found: Sequence[Sequence[float]], expected: Sequence[S
             f"on average, over {TOLERANCE[dtype]:g}; the first is {pairs[0][0]:.4f} there, {pairs[0][1]:.4f} here",
             hint="serve the model that is trained, in the same type, with the same version of smolsum",
         )
+
+
+def reserved_here(urls: str) -> float:
+    """Return the bytes that those of these workers (`workers.urls`) take that run on this machine.
+
+    A Mac does not say how much memory is still free: a trainer next to a worker would plan with what that holds. A
+    worker that does not answer counts as 0: the trainer says so when it connects to it.
+    """
+    return float(sum(_reserved(url) for url in worker_urls(urls) if _is_here(url)))
+
+
+def _reserved(url: str) -> int:
+    token = os.environ.get("SMOLSUM_WORKER_TOKEN")
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    try:
+        answer = httpx.get(f"{url}/health", headers=headers, timeout=RESERVED_S, trust_env=False)
+        return protocol.parse(answer.content, protocol.Health).reserved_bytes or 0
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, ValueError):
+        return 0
+
+
+def _is_here(url: str) -> bool:
+    """Return whether the host of a URL is this machine: the system then sends to it from the same address."""
+    try:
+        parts = urlsplit(url)
+        found: Sequence[tuple[int, int, int, str, tuple[str, int]]] = socket.getaddrinfo(
+            parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM
+        )  # type: ignore[assignment]
+        family, kind, _, _, address = found[0]
+        with socket.socket(family, kind) as one:
+            one.connect(address)  # sends nothing
+            return str(one.getsockname()[0]) == address[0]
+    except (OSError, ValueError):
+        return False

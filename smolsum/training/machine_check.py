@@ -28,7 +28,7 @@ from smolsum.llm.client import is_loopback
 from smolsum.llm.endpoints import DEFAULT_JUDGE, JUDGE, ROLES, SHARED_KEY, SHARED_URL, EndpointRole, find_endpoint
 from smolsum.rewards.meteor import find_lexicon, wordnet_problem
 from smolsum.runs.tracker_packages import is_installed
-from smolsum.worker.engines.vllm_install import installed
+from smolsum.worker.engines.vllm_setup import installed
 
 Level = Literal["ok", "warn", "fail"]
 PACKAGES = ("smolsum", "mlx", "mlx-lm", "transformers", "datasets", "deepeval", "textual")

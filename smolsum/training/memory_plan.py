@@ -20,7 +20,7 @@ from smolsum.policy.device_memory import GB, VARIABLE, MemoryLimit, on_cpu, outs
 from smolsum.policy.group_gradient import Chunking
 from smolsum.policy.load import Policy
 from smolsum.policy.memory import MaxLengths, ModelShape, estimate, shape_of, ways
-from smolsum.rollout.workers_here import reserved_here
+from smolsum.rollout.worker_client import reserved_here
 from smolsum.runs.records import RunInfo
 from smolsum.types import Prompt
 

@@ -6,22 +6,61 @@ the token counts include the end-of-sequence token.
 
 import asyncio
 import json
+import reprlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from smolsum.policy.load import Policy
+from smolsum.errors import UsageError
+from smolsum.policy.load import Policy, encode_chat
 from smolsum.policy.sampling import SampledToken
-from smolsum.rollout.protocol import SampleRequest
-from smolsum.worker.openai_bodies import BYTES_PER_TOKEN, BadFieldError, BodyReader, Job, UnknownModelError
+from smolsum.rollout.protocol import SampleRequest, SamplingTerms
+from smolsum.worker.bodies import (
+    MAX_CHOICES,
+    BadBodyError,
+    ChatBody,
+    ChatMessage,
+    CompletionBody,
+    check_temperature,
+    check_tokens,
+)
 from smolsum.worker.service import Service
 
+BYTES_PER_TOKEN = 64
+"""more than a token has on average in any text; a longer text cannot fit, and is refused before it is tokenised"""
+DEFAULT_TOKENS = 256
 CONTEXT = 4
 """tokens before one that decide how it is written"""
 LEAST_LOGPROB = -9999.0
 """as OpenAI's interface has it for a token that is never sampled"""
+
+
+class UnknownModelError(UsageError):
+    """A request names a model that this worker does not serve."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a body asks for."""
+
+    body: CompletionBody | ChatBody
+    prompts: Sequence[tuple[int, ...]]
+    requests: Sequence[SampleRequest]
+    """the choices: `n` for each prompt, in order, each with its seed"""
+    terms: SamplingTerms
+    """with 0 new tokens nothing is sampled, and the prompt is returned"""
+
+    @property
+    def chatting(self) -> bool:
+        """Whether the choices are messages."""
+        return isinstance(self.body, ChatBody)
+
+    @property
+    def stops(self) -> Sequence[str]:
+        """A choice ends before the first of these texts."""
+        return [self.body.stop] if isinstance(self.body.stop, str) else self.body.stop
 
 
 @dataclass
@@ -40,16 +79,70 @@ class Chat:
     def __init__(self, service: Service) -> None:
         self.service, self.policy = service, service.engine.policy
         self.since = int(time.time())
-        self._bodies = BodyReader(service)
+        self._encoding = asyncio.Lock()
 
     @property
     def max_bytes(self) -> int:
         """The longest valid body: a text that fits, with each byte written as an escape."""
         return (1 << 16) + 6 * BYTES_PER_TOKEN * self.service.engine.max_model_len
 
-    async def read(self, fields: dict[str, Any], *, chatting: bool) -> Job:
-        """Check a body. Raises as `BodyReader.read`."""
-        return await self._bodies.read(fields, chatting=chatting)
+    async def read(self, body: CompletionBody | ChatBody) -> Job:
+        """Check a body, and encode its prompts. Raises BadBodyError, UnknownModelError."""
+        self.model(self.service.model if body.model is None else body.model)
+        check_temperature(body.temperature)
+        likeliest = body.likeliest or 0
+        given: Sequence[Any] = [body.messages] if isinstance(body, ChatBody) else body.prompts
+        if body.n * len(given) > MAX_CHOICES:
+            said = f"n is {body.n} for {len(given)} prompts: over {MAX_CHOICES} choices in a body"
+            raise BadBodyError(said, hint="send fewer at a time", param="n" if body.n > 1 else "prompt")
+        if body.stream and body.echo:
+            raise BadBodyError("echo is not supported in a stream", hint="stream: false", param="echo")
+        if isinstance(body, ChatBody):
+            where, prompts = "messages", [await self._chat(body.messages)]
+        else:
+            where, prompts = "prompt", [await self._prompt(prompt) for prompt in given]
+        room = self.service.engine.max_model_len - max(map(len, prompts))
+        if room < 1 or not all(prompts):
+            size = max(map(len, prompts)) if room < 1 else 0
+            raise BadBodyError(f"the prompt has {size} tokens", hint=self._fitting(), param=where)
+        limit = "max_tokens" if getattr(body, "max_completion_tokens", None) is None else "max_completion_tokens"
+        new, least = getattr(body, limit), 0 if body.echo else 1
+        if new is None:
+            new = min(room, DEFAULT_TOKENS)
+        if not least <= new <= room:
+            raise BadBodyError(f"{limit} is {new}, not from {least} to {room}", param=limit)
+        seed = secrets.randbits(62) if body.seed is None else body.seed % 2**62
+        every = [(prompt, seed + n) for prompt in prompts for n in range(body.n)]
+        requests = [SampleRequest(str(place), *each) for place, each in enumerate(every)]
+        return Job(body, prompts, requests, SamplingTerms(body.temperature, new, body.top_p, likeliest))
+
+    async def _chat(self, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
+        turns, most = [message.turn for message in messages], self.service.engine.max_model_len
+        if len(turns) > most:
+            raise BadBodyError(f"{len(turns)} messages, over {most}", hint="send fewer", param="messages")
+        texts = [text for turn in turns for text in turn.values()]
+        return await self._encoded(texts, lambda: encode_chat(self.policy, turns), "messages")
+
+    async def _prompt(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
+        if not isinstance(prompt, str):
+            check_tokens(prompt, "prompt", self.service.engine.facts["vocab_size"])
+            return prompt
+        return await self._encoded([prompt], lambda: self.policy.tokenizer.encode(prompt), "prompt")
+
+    async def _encoded(self, texts: Sequence[str], encode: Callable[[], Iterable[int]], where: str) -> tuple[int, ...]:
+        """Return the result of `encode`, run in a thread after the texts are checked."""
+        try:
+            size = sum(len(text.encode()) for text in texts)
+        except UnicodeEncodeError as error:
+            said = "the prompt has half a surrogate pair"
+            raise BadBodyError(said, hint="send whole characters", param=where) from error
+        if size > BYTES_PER_TOKEN * self.service.engine.max_model_len:
+            raise BadBodyError(f"the prompt has {size} bytes", hint=self._fitting(), param=where)
+        async with self._encoding:  # tokenizers are not thread-safe
+            return tuple(await asyncio.to_thread(encode))
+
+    def _fitting(self) -> str:
+        return f"1 to {self.service.engine.max_model_len - 1} tokens fit"
 
     async def answer(self, job: Job) -> dict[str, Any]:
         """Return the body of the answer to a request that does not stream."""
@@ -62,10 +155,10 @@ class Chat:
         choices = []
         for n, (request, choice) in enumerate(zip(job.requests, every, strict=True)):
             text = choice.text
-            if job.echo:
+            if job.body.echo:
                 text = self.policy.tokenizer.decode(list(request.prompt_ids)) + text
             body = {"message": {"role": "assistant", "content": text}} if job.chatting else {"text": text}
-            context = () if job.echo else request.prompt_ids
+            context = () if job.body.echo else request.prompt_ids
             logprobs = self._logprobs(job, choice.prompt + choice.tokens, context)
             choices.append(_choice(n, body, choice.reason, logprobs))
         usage = _usage(job, sum(len(choice.tokens) for choice in every))
@@ -73,15 +166,14 @@ class Chat:
 
     def models(self) -> dict[str, Any]:
         """Return the list of models, which has one."""
-        return {"object": "list", "data": [self._model()]}
+        return {"object": "list", "data": [self.model(self.service.model)]}
 
     def model(self, name: str) -> dict[str, Any]:
         """Return what there is to know about a model. Raises UnknownModelError for any but the served one."""
-        self._bodies.check_model(name)
-        return self._model()
-
-    def _model(self) -> dict[str, Any]:
-        return {"id": self.service.model, "object": "model", "created": self.since, "owned_by": "smolsum"}
+        if name != self.service.model:
+            hint = f"use {self.service.model!r}, which GET /v1/models lists"
+            raise UnknownModelError(f"this worker has no model {reprlib.repr(name)}", hint=hint)
+        return {"id": name, "object": "model", "created": self.since, "owned_by": "smolsum"}
 
     async def stream(self, job: Job) -> AsyncIterator[str]:
         """Yield server-sent events: pieces of text as they are sampled."""
@@ -113,7 +205,7 @@ class Chat:
                 sampled[n] += piece.tokens
                 body = {"delta": {"content": piece.text}} if job.chatting else {"text": piece.text}
                 yield _event({**head, "choices": [_choice(n, body, piece.reason if last else None, logprobs)]})
-            if job.usage:
+            if job.body.stream_options.include_usage:
                 yield _event({**head, "choices": [], "usage": _usage(job, sum(map(len, sampled)))})
             yield "data: [DONE]\n\n"
         finally:
@@ -124,8 +216,7 @@ class Chat:
     async def _choose(self, job: Job, request: SampleRequest, emit: Callable[[Choice], None] | None) -> Choice:
         """Sample one choice, until a stop text if there is any. `emit` gets pieces as they come, and the result is then
         what is left."""
-        reader, stopped = _TextReader(self.policy, job.stops), asyncio.Event()
-        piece = Choice()
+        reader, piece = _TextReader(self.policy, job.stops), Choice()
 
         def take(token: SampledToken) -> None:
             nonlocal piece
@@ -133,31 +224,29 @@ class Chat:
                 piece.tokens.append(token)
                 piece.text += reader.add(token.id)
             if reader.stopped:
-                stopped.set()
+                sampling.cancel()
             elif emit is not None and piece.text:
                 emit(piece)
                 piece = Choice()
 
-        if job.echo and job.logprobs:
+        if job.body.echo and job.body.likeliest is not None:
             first = SampledToken(request.prompt_ids[0], float("nan"))
             piece.prompt = [first, *await self.service.score_text(request.prompt_ids, job.terms.likeliest)]
         if not job.terms.max_new_tokens:
             return piece
         on_token = take if emit is not None or job.stops else None
         sampling = asyncio.create_task(self.service.sample(request, job.terms, on_token=on_token))
-        stopping = asyncio.create_task(stopped.wait())
         try:
-            await asyncio.wait({sampling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            completion, _ = await sampling
+        except asyncio.CancelledError:
             if not reader.stopped:
-                completion, _ = sampling.result()
+                raise
+        else:
+            if not reader.stopped:
                 if on_token is None:
                     piece.tokens = completion.tokens
                 piece.text += reader.rest(completion.token_ids)
                 piece.reason = completion.finish_reason
-        finally:
-            sampling.cancel()
-            stopping.cancel()
-            await asyncio.gather(sampling, stopping, return_exceptions=True)
         if reader.stopped:
             piece.reason = "stop"
         return piece
@@ -172,7 +261,7 @@ class Chat:
     ) -> dict[str, Any] | None:
         """Return the log-probs of tokens that follow `context`, in the form of the interface; None if they are not
         wanted. `offset` is the number of tokens of this choice before them."""
-        if not job.logprobs:
+        if job.body.likeliest is None:
             return None
         ids = [*context[-CONTEXT:], *(token.id for token in tokens)]
         start = len(ids) - len(tokens)
@@ -253,14 +342,12 @@ def error_body(status: int, error: Exception) -> dict[str, Any]:
     """Return the body of an error answer with this status, as OpenAI's clients read it; the hint is part of the
     message."""
     message, hint = getattr(error, "message", str(error)), getattr(error, "hint", None)
-    code = {401: "invalid_api_key"}.get(status)
-    if isinstance(error, UnknownModelError):
-        code = "model_not_found"
+    code = "model_not_found" if isinstance(error, UnknownModelError) else {401: "invalid_api_key"}.get(status)
     return {
         "error": {
             "message": f"{message} (hint: {hint})" if hint else message,
             "type": "invalid_request_error" if status < 500 else "server_error",
-            "param": error.param if isinstance(error, BadFieldError) else None,
+            "param": error.param if isinstance(error, BadBodyError) else None,
             "code": code,
         }
     }

@@ -1,5 +1,5 @@
 """The HTTP API of a worker. Bodies are JSON, as in `smolsum/rollout/protocol.py`, unless stated below;
-`smolsum/worker/body_checks.py` checks them.
+`smolsum/worker/bodies.py` checks them.
 
 GET  /health               what is served, and the engine's state
 GET  /metrics              Prometheus text
@@ -16,8 +16,8 @@ import hmac
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
+import httpx
 import msgspec
 from msgspec import UNSET
 from starlette.applications import Starlette
@@ -29,13 +29,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import to_json
+from smolsum.llm.client import is_loopback
 from smolsum.rollout.protocol import ErrorAnswer
 from smolsum.weights.delta import CorruptPatchError
-from smolsum.worker.body_checks import read, read_logprobs, read_rollouts
+from smolsum.worker.bodies import ChatBody, CompletionBody, read_logprobs, read_openai, read_rollouts
 from smolsum.worker.engines.base import EngineError
-from smolsum.worker.listen import is_loopback
-from smolsum.worker.openai_api import Chat, error_body
-from smolsum.worker.openai_bodies import UnknownModelError
+from smolsum.worker.openai_api import Chat, UnknownModelError, error_body
 from smolsum.worker.service import ConflictError, Service, prometheus
 
 MAX_JSON_BYTES = 32 << 20
@@ -83,11 +82,11 @@ def app(service: Service, chat: Chat, *, token: str | None) -> ASGIApp:
     async def weights(request: Request) -> Response:
         return Json(await service.put(await _body(request, service.max_bytes)))
 
-    async def completions(request: Request, *, chatting: bool) -> Response:
-        body = await _parse(request, partial(read, kind=dict[str, Any]), chat.max_bytes)
+    async def completions(request: Request, *, kind: type[CompletionBody | ChatBody]) -> Response:
+        body = await _parse(request, partial(read_openai, kind=kind), chat.max_bytes)
         service.require()
-        job = await chat.read(body, chatting=chatting)
-        if job.stream:
+        job = await chat.read(body)
+        if job.body.stream:
             return StreamingResponse(chat.stream(job), media_type="text/event-stream")
         return Json(await _while_connected(request, chat.answer(job)))
 
@@ -97,84 +96,73 @@ def app(service: Service, chat: Chat, *, token: str | None) -> ASGIApp:
     async def model(request: Request) -> Response:
         return Json(chat.model(request.path_params["name"]))
 
-    return _Guard(
-        Starlette(
-            routes=[
-                Route("/health", health),
-                Route("/metrics", metrics),
-                Route("/v1/rollouts", rollouts, methods=["POST"]),
-                Route("/v1/logprobs", logprobs, methods=["POST"]),
-                Route("/v1/weights", weights, methods=["PUT"]),
-                Route("/v1/completions", partial(completions, chatting=False), methods=["POST"]),
-                Route("/v1/chat/completions", partial(completions, chatting=True), methods=["POST"]),
-                Route("/v1/models", models),
-                Route("/v1/models/{name:path}", model),
-            ],
-            exception_handlers={
-                SmolsumError: _failure,
-                HTTPException: _failure,
-                ClientDisconnect: _disconnected,
-                Exception: _internal,
-            },
-        ),
-        token,
+    served = Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/metrics", metrics),
+            Route("/v1/rollouts", rollouts, methods=["POST"]),
+            Route("/v1/logprobs", logprobs, methods=["POST"]),
+            Route("/v1/weights", weights, methods=["PUT"]),
+            Route("/v1/completions", partial(completions, kind=CompletionBody), methods=["POST"]),
+            Route("/v1/chat/completions", partial(completions, kind=ChatBody), methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/v1/models/{name:path}", model),
+        ],
+        exception_handlers=dict.fromkeys((SmolsumError, HTTPException, ClientDisconnect, Exception), _failure),
     )
 
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        # before the body is read
+        refusal = _refusal(scope["path"], dict(scope["headers"]), token) if scope["type"] == "http" else None
+        await (refusal or served)(scope, receive, send)
 
-class _Guard:
-    """Refuses requests without the token, before their body is read.
+    return guarded
+
+
+def _refusal(path: str, headers: dict[bytes, bytes], token: str | None) -> Response | None:
+    """Return the answer to a request without the token; None if it may go on.
 
     A worker without a token listens on loopback only. A browser on this machine could still be made to call it by a
     foreign web page, so requests with a foreign Host or Origin header are refused.
     """
-
-    def __init__(self, inner: ASGIApp, token: str | None) -> None:
-        self.inner, self.expected = inner, None if token is None else f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(scope["path"], dict(scope["headers"])) if scope["type"] == "http" else None
-        await (refusal or self.inner)(scope, receive, send)
-
-    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> Response | None:
-        if self.expected is not None:
-            if hmac.compare_digest(headers.get(b"authorization", b""), self.expected):
-                return None
-            return _error(path, 401, "the token is missing or wrong", "set SMOLSUM_WORKER_TOKEN to the worker's token")
-        host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
-        hint = "use 127.0.0.1 or localhost, or give the worker a token (SMOLSUM_WORKER_TOKEN)"
-        if not _names_loopback(host):
-            return _error(path, 403, f"without a token this worker does not answer to the name {host[:80]!r}", hint)
-        if origin is not None and origin.decode("latin-1").lower() != f"http://{host}".lower():
-            return _error(path, 403, "without a token this worker does not answer other web pages", hint)
-        return None
-
-
-def _names_loopback(host: str) -> bool:
-    """Return whether a Host header names the loopback address."""
+    if token is not None:
+        if hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {token}".encode()):
+            return None
+        hint = "set SMOLSUM_WORKER_TOKEN to the worker's token"
+        return _refused(path, 401, SmolsumError("the token is missing or wrong", hint=hint))
+    host, origin = headers.get(b"host", b"").decode("latin-1"), headers.get(b"origin")
     try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
-    return is_loopback(name) or name.endswith(".localhost")
+        here = is_loopback(f"http://{host}")
+    except (httpx.InvalidURL, UnicodeError):
+        here = False
+    if not here:
+        said = f"without a token this worker does not answer to the name {host[:80]!r}"
+    elif origin is not None and origin.decode("latin-1").lower() != f"http://{host}".lower():
+        said = "without a token this worker does not answer other web pages"
+    else:
+        return None
+    hint = "use 127.0.0.1 or localhost, or give the worker a token (SMOLSUM_WORKER_TOKEN)"
+    return _refused(path, 403, SmolsumError(said, hint=hint))
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return the work's result. If the client disconnects first, cancel the work and raise ClientDisconnect."""
-    working, gone = asyncio.create_task(work), asyncio.create_task(_disconnect(request))
-    try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
+    working = asyncio.create_task(work)
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
         working.cancel()
-        gone.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
 
-
-async def _disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    watching = asyncio.create_task(watch())
+    try:
+        return await working
+    except asyncio.CancelledError:
+        if watching.done():
+            raise ClientDisconnect from None
+        raise
+    finally:
+        watching.cancel()
 
 
 async def _parse(request: Request, read: Callable[[bytes], T], limit: int) -> T:
@@ -211,34 +199,22 @@ STATUS: tuple[tuple[type[SmolsumError], int], ...] = (
 
 
 async def _failure(request: Request, error: Exception) -> Response:
-    path = request.url.path
-    if isinstance(error, HTTPException):
-        return _error(path, error.status_code, error.detail.lower(), "the paths are listed in docs/workers.md")
-    assert isinstance(error, SmolsumError)
-    # any other SmolsumError comes from a full or failing disk
-    status = next((status for kind, status in STATUS if isinstance(error, kind)), 507)
-    if _is_openais(path):
+    """Answer for an error; of a bug the server writes the traceback to the log."""
+    if isinstance(error, SmolsumError):
+        # any other SmolsumError comes from a full or failing disk
+        status, shown = next((status for kind, status in STATUS if isinstance(error, kind)), 507), error
+    elif isinstance(error, HTTPException):
+        status = error.status_code
+        shown = SmolsumError(error.detail.lower(), hint="the paths are listed in docs/workers.md")
+    elif isinstance(error, ClientDisconnect):
+        status, shown = 400, SmolsumError("the body was cut short", hint="send it again")
+    else:
+        what = f"internal worker error: {type(error).__name__}"
+        status, shown = 500, SmolsumError(what, hint="see the worker's log, and report it")
+    return _refused(request.url.path, status, shown)
+
+
+def _refused(path: str, status: int, error: SmolsumError) -> Response:
+    if path.startswith("/v1/") and path not in TRAINERS:
         return Json(error_body(status, error), status)
-    version = error.version if isinstance(error, ConflictError) else UNSET
-    return Json(ErrorAnswer(error.message, error.hint, version), status)
-
-
-async def _internal(request: Request, error: Exception) -> Response:
-    """Answer for a bug; the server writes the traceback to the log."""
-    what = f"internal worker error: {type(error).__name__}"
-    return _error(request.url.path, 500, what, "see the worker's log, and report it")
-
-
-async def _disconnected(request: Request, _: Exception) -> Response:
-    return _error(request.url.path, 400, "the body was cut short", "send it again")
-
-
-def _error(path: str, status: int, message: str, hint: str) -> Response:
-    if _is_openais(path):
-        return Json(error_body(status, SmolsumError(message, hint=hint)), status)
-    return Json(ErrorAnswer(message, hint), status)
-
-
-def _is_openais(path: str) -> bool:
-    """Return whether OpenAI's clients, not the trainer, send requests to this path."""
-    return path.startswith("/v1/") and path not in TRAINERS
+    return Json(ErrorAnswer(error.message, error.hint, getattr(error, "version", UNSET)), status)

@@ -1,28 +1,23 @@
 """The process of `smolsum serve-worker`: engine, socket and HTTP server, from start to end."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import uvicorn
-
 from smolsum.files import locked
 from smolsum.policy.load import Dtype
-from smolsum.worker.connections import QUEUE, AcceptErrors, server_config
 from smolsum.worker.engines.base import Engine
 from smolsum.worker.engines.mlx import MlxEngine
 from smolsum.worker.engines.vllm import VllmEngine
-from smolsum.worker.engines.vllm_flags import NONE_ADDED, AddedFlags
-from smolsum.worker.listen import url
+from smolsum.worker.engines.vllm_setup import NONE_ADDED, AddedFlags
+from smolsum.worker.http_server import HttpServer, url
 from smolsum.worker.openai_api import Chat
 from smolsum.worker.routes import app
 from smolsum.worker.service import Service
@@ -71,6 +66,7 @@ def serve(settings: Settings, listener: socket.socket, ready: Callable[[str], No
 
 
 async def _serve(settings: Settings, folder: Path, listener: socket.socket, ready: Callable[[str], None]) -> None:
+    """Raises EngineError if the engine cannot be restarted, so that the exit code shows it."""
     engine = make_engine(settings, folder)
     service = Service(engine, model=settings.model)
     loop, here = asyncio.get_running_loop(), asyncio.current_task()
@@ -78,57 +74,29 @@ async def _serve(settings: Settings, folder: Path, listener: socket.socket, read
     # uvicorn's own handlers would end the process before the engine has stopped
     for number in STOPPING:
         loop.add_signal_handler(number, here.cancel)
+    stops: list[asyncio.Task[None]] = []
     try:
         await service.start()
         api = app(service, Chat(service), token=settings.token)
-        server = _Server(server_config(api, timeout_graceful_shutdown=2))
-        loop.set_exception_handler(AcceptErrors())
-        server.stopping = asyncio.Event()
-        server.when_ready = lambda: ready(url(settings.host, listener))
+        server = HttpServer(api, listener, lambda: ready(url(settings.host, listener)))
+
+        failure = loop.create_task(engine.failed())
+        failure.add_done_callback(lambda _: setattr(server, "should_exit", True))
+
+        def stop() -> None:
+            server.should_exit = True
+            stops.append(loop.create_task(engine.stop()))  # which ends open requests with errors
+
         for number in STOPPING:
-            loop.add_signal_handler(number, server.stopping.set)
-        await _until_failure(server, engine, listener)
+            loop.add_signal_handler(number, stop)
+        await server.serve()
+        if not failure.cancelled() and failure.done():
+            failure.result()
+        failure.cancel()
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     finally:
         await engine.stop()
-
-
-async def _until_failure(server: _Server, engine: Engine, listener: socket.socket) -> None:
-    """Serve until `server.stopping`, which cancels open requests. Raises EngineError if the engine cannot be restarted,
-    so that the exit code shows it."""
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    failure, stopping = asyncio.create_task(engine.failed()), asyncio.create_task(server.stopping.wait())
-    try:
-        done, _ = await asyncio.wait({serving, failure, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        server.should_exit = True
-        if stopping in done:
-            await engine.stop()
-        await serving
-        if failure in done:
-            failure.result()
-    finally:
-        failure.cancel()
-        stopping.cancel()
-        await asyncio.gather(failure, stopping, return_exceptions=True)
-
-
-class _Server(uvicorn.Server):
-    """Calls `when_ready` once it accepts connections, and installs no signal handlers."""
-
-    when_ready: Callable[[], None]
-    stopping: asyncio.Event
-    """set to stop it"""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listener in sockets or []:
-            listener.listen(QUEUE)  # asyncio takes the number that it accepts at once for this one too
-        self.when_ready()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
 
 
 def make_engine(settings: Settings, folder: Path) -> Engine:

@@ -7,10 +7,9 @@ they then carry the new version, or, if the trainer asked for the old one, come 
 import asyncio
 import secrets
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, get_type_hints
 
@@ -56,7 +55,8 @@ class Service:
         """the run whose weights are served: `metadata["run"]` of the last update"""
         self.instance = secrets.token_hex(8)
         """a random id; the same worker may have several URLs"""
-        self.metrics = WorkerMetrics()
+        self.counts = defaultdict[str, float](int)
+        """since the start, by name in `METRICS`"""
         self.lock = RWLock(engine.max_running)
         self.max_bytes = 0
         """more than any update of this model's weights needs"""
@@ -124,7 +124,7 @@ class Service:
         try:
             done, version = await self.sample(request, body.terms, body)
         except Exception as error:  # any error: the other rollouts go on
-            self.metrics.failed += 1
+            self.counts["rollout_errors_total"] += 1
             return FailedRollout(request.id, error.message if isinstance(error, SmolsumError) else repr(error))
         return RolloutAnswer(request.id, done.token_ids, done.logprobs, done.finish_reason, version)
 
@@ -141,8 +141,8 @@ class Service:
             version = self.version
             completion = await self.engine.sample(request, terms, on_token)
         _check_finite([completion.logprobs])
-        self.metrics.rollouts += 1
-        self.metrics.tokens += len(completion.token_ids)
+        self.counts["rollouts_total"] += 1
+        self.counts["tokens_total"] += len(completion.token_ids)
         return completion, version
 
     async def score_text(self, ids: Sequence[int], wanted: int) -> list[SampledToken]:
@@ -179,9 +179,9 @@ class Service:
                 self._served, self.version, self.checksum = weights, header.version, header.weights
                 self.run = header.metadata.get("run")
         seconds = time.perf_counter() - began
-        self.metrics.syncs[header.kind] += 1
-        self.metrics.sync_bytes += len(body)
-        self.metrics.sync_seconds += seconds
+        self.counts[f'weight_updates_total{{kind="{header.kind}"}}'] += 1
+        self.counts["weight_bytes_total"] += len(body)
+        self.counts["weight_seconds_total"] += seconds
         return WeightsAnswer(self.version, self.checksum, seconds)
 
     def _check(self, header: Header) -> None:
@@ -247,75 +247,67 @@ class RWLock:
     def __init__(self, limit: int) -> None:
         self.limit, self.inside, self.waiting = limit, 0, 0
         self._closed = False
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
 
     @asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
         """Inside together with others."""
         self.waiting += 1
         try:
-            async with self._changed:
-                await self._changed.wait_for(lambda: not self._closed and self.inside < self.limit)
-                self.inside += 1
+            while self._closed or self.inside >= self.limit:
+                await self._changed.wait()
         finally:
             self.waiting -= 1
+        self.inside += 1
         try:
             yield
         finally:
             self.inside -= 1
-            await self._wake()
+            self._wake()
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
         """Inside alone."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._closed)
-            self._closed = True
+        while self._closed:
+            await self._changed.wait()
+        self._closed = True
         try:
-            async with self._changed:
-                await self._changed.wait_for(lambda: self.inside == 0)
+            while self.inside:
+                await self._changed.wait()
             yield
         finally:
             self._closed = False
-            await self._wake()
+            self._wake()
 
-    async def _wake(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
-@dataclass
-class WorkerMetrics:
-    """Counts since the start."""
-
-    rollouts: int = 0
-    failed: int = 0
-    tokens: int = 0
-    syncs: Counter[str] = field(default_factory=Counter)
-    sync_bytes: int = 0
-    sync_seconds: float = 0.0
-    """from the arrival of a patch or an anchor until it was served"""
+METRICS = {
+    "rollouts_total": "rollouts sampled",
+    "rollout_errors_total": "rollouts that came back as errors",
+    "tokens_total": "tokens sampled",
+    "weight_updates_total": "weight updates applied",
+    "weight_bytes_total": "bytes of weights received",
+    "weight_seconds_total": "seconds from arrival to being served",
+    "engine_restarts_total": "times that the engine died and came back",
+    "engine_ready": "1 while the engine can sample",
+    "policy_version": "version that is served",
+    "running": "rollouts being sampled",
+    "waiting": "rollouts waiting",
+}
 
 
 def prometheus(service: Service) -> str:
     """Return the counters and gauges of a worker in Prometheus' text format, version 0.0.4."""
-    done, engine, lock = service.metrics, service.engine, service.lock
-    syncs: list[tuple[str, float]] = [(f'{{kind="{kind}"}}', done.syncs[kind]) for kind in ("patch", "anchor")]
-    series: list[tuple[str, str, str, list[tuple[str, float]]]] = [
-        ("rollouts_total", "counter", "rollouts sampled", [("", done.rollouts)]),
-        ("rollout_errors_total", "counter", "rollouts that came back as errors", [("", done.failed)]),
-        ("tokens_total", "counter", "tokens sampled", [("", done.tokens)]),
-        ("weight_updates_total", "counter", "weight updates applied", syncs),
-        ("weight_bytes_total", "counter", "bytes of weights received", [("", done.sync_bytes)]),
-        ("weight_seconds_total", "counter", "seconds from arrival to being served", [("", done.sync_seconds)]),
-        ("engine_restarts_total", "counter", "times that the engine died and came back", [("", engine.restarts)]),
-        ("engine_ready", "gauge", "1 while the engine can sample", [("", int(engine.state == "ready"))]),
-        ("policy_version", "gauge", "version that is served", [("", service.version)]),
-        ("running", "gauge", "rollouts being sampled", [("", lock.inside)]),
-        ("waiting", "gauge", "rollouts waiting", [("", lock.waiting)]),
-    ]
-    lines = []
-    for name, kind, text, values in series:
+    engine, lock = service.engine, service.lock
+    now = {"engine_restarts_total": engine.restarts, "engine_ready": int(engine.state == "ready")}
+    now |= {"policy_version": service.version, "running": lock.inside, "waiting": lock.waiting}
+    values, lines = service.counts | now, []
+    for name, text in METRICS.items():
+        kind = "counter" if name.endswith("_total") else "gauge"
         lines += [f"# HELP smolsum_worker_{name} {text}", f"# TYPE smolsum_worker_{name} {kind}"]
-        lines += [f"smolsum_worker_{name}{labels} {value}" for labels, value in values]
+        labels = [f'{{kind="{kind}"}}' for kind in ("patch", "anchor")] if name == "weight_updates_total" else [""]
+        lines += [f"smolsum_worker_{name}{label} {values[name + label]}" for label in labels]
     return "\n".join(lines) + "\n"

@@ -19,8 +19,15 @@ from smolsum.errors import UnreachableError
 from smolsum.rollout import pool as pool_module
 from smolsum.rollout.pool import Pool, RolloutBatch, share
 from smolsum.rollout.protocol import NEUTRAL_SAMPLING, Health, SampleRequest, SamplingTerms
-from smolsum.rollout.worker_client import ExpectedModel, PoolWorker, WorkerClient, WorkerError, check, check_probe
-from smolsum.rollout.workers_here import reserved_here
+from smolsum.rollout.worker_client import (
+    ExpectedModel,
+    PoolWorker,
+    WorkerClient,
+    WorkerError,
+    check,
+    check_probe,
+    reserved_here,
+)
 from smolsum.weights.delta import checksum
 from smolsum.weights.publish import Publisher, WeightsVersion
 
@@ -62,7 +69,7 @@ def pool_of(
     expected = ExpectedModel(FACTS, 100, frozenset([EOS]))
 
     def make_workers() -> list[PoolWorker]:
-        return [PoolWorker(w.url, WorkerClient(w.url, None, timeout_s=timeout_s), expected) for w in workers]
+        return [PoolWorker(WorkerClient(w.url, None, expected, timeout_s=timeout_s)) for w in workers]
 
     pool = Pool(make_workers, Publisher(anchor_every=anchor_every, metadata={"run": "test"}), retries=retries)
     pool.open()
@@ -123,7 +130,7 @@ def takes_part(pool: Pool, worker: int, *, least_version: int = 0) -> Callable[[
 
 def test_shares_follow_speed() -> None:
     """Equal ones at first, then in proportion to speed, counting what is under way; one rollout after a failure."""
-    slow, fast = (PoolWorker(f"http://{name}", Mock(), Mock()) for name in ("slow", "fast"))
+    slow, fast = (PoolWorker(Mock(url=f"http://{name}")) for name in ("slow", "fast"))
     slow.state = fast.state = "up"
     assert share(slow, [slow, fast], 20) == 10
     slow.tok_s, fast.tok_s, slow.under_way = 10.0, 30.0, 4
@@ -403,7 +410,7 @@ def test_memory_of_workers_on_this_machine_is_added_up(workers: Make) -> None:
 
 def test_a_worker_elsewhere_is_not_asked_for_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("smolsum.rollout.workers_here._reserved", lambda url: asked.append(url) or 1)
+    monkeypatch.setattr("smolsum.rollout.worker_client._reserved", lambda url: asked.append(url) or 1)
     own = socket.gethostbyname(socket.gethostname())
     assert reserved_here(f"http://192.0.2.1:8100,http://{own}:8100") == 1
     assert asked == [f"http://{own}:8100"]

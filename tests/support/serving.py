@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 
 import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
 
 # isort: split
-from smolsum.worker.connections import QUEUE, server_config
 from smolsum.worker.engines.base import Engine
 from smolsum.worker.engines.mlx import MlxEngine
-from smolsum.worker.listen import listen
+from smolsum.worker.http_server import HttpServer, listen
 from smolsum.worker.openai_api import Chat
 from smolsum.worker.routes import app
 from smolsum.worker.service import Service
@@ -51,15 +49,10 @@ def face(engine: Engine, *, token: str | None = None) -> Iterator[httpx.Client]:
         service = Service(engine, model="m")
         try:
             await service.start()
-            server = uvicorn.Server(server_config(app(service, Chat(service), token=token)))
             listener = listen("127.0.0.1", 0, token)
-            task = asyncio.create_task(server.serve(sockets=[listener]))
-            while not server.started:
-                await asyncio.sleep(0.01)
-            listener.listen(QUEUE)
+            server = HttpServer(app(service, Chat(service), token=token), listener, ready.set)
             started[:] = [server, listener.getsockname()[1]]
-            ready.set()
-            await task
+            await server.serve()
         finally:
             ready.set()
             await engine.stop()

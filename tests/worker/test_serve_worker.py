@@ -17,7 +17,7 @@ from support.training import PATIENCE_S
 
 from smolsum.cli.main import main
 from smolsum.errors import MachineError, SmolsumError
-from smolsum.worker.listen import listen, url
+from smolsum.worker.http_server import listen, url
 
 Serve = Callable[..., tuple[int, str, str]]
 

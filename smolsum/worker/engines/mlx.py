@@ -5,10 +5,8 @@ between two tokens, and replaces the weights.
 """
 
 import asyncio
-import queue
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -46,21 +44,19 @@ class MlxEngine(Engine):
         self.version = version("mlx")
         self._model, self._dtype, self._quantize, self._wanted_len = model, dtype, quantize, max_model_len
         self._batch: DecodeBatch | NativeBatch | None = None
-        self._inbox: queue.SimpleQueue[_Job | Callable[[bool], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="mlx engine", daemon=True)
+        self._jobs: list[_Job] = []
+        self._thread = ThreadPoolExecutor(1, "mlx engine")
 
     async def start(self) -> ServedWeights:
-        self._thread.start()
         weights = await self._call(self._load_policy)
         self.state = "ready"
         return weights
 
     async def stop(self) -> None:
-        if self.state != "stopping" and self._thread.ident is not None:
-            self._inbox.put(None)
-        self.state = "stopping"
-        if self._thread.ident is not None:
-            await asyncio.to_thread(self._thread.join)
+        if self.state != "stopping":
+            self.state = "stopping"
+            self._thread.submit(self._give_up, _stopping())
+        await asyncio.to_thread(self._thread.shutdown)
 
     @property
     def reserved_bytes(self) -> int | None:
@@ -79,7 +75,8 @@ class MlxEngine(Engine):
             top_p=terms.top_p, wanted=terms.likeliest,
         )  # fmt: skip
         job = _Job(sequence, Future())
-        self._send(job)
+        self._require()
+        self._thread.submit(self._join, job)
         try:
             return await asyncio.wrap_future(job.done)
         except asyncio.CancelledError:
@@ -128,50 +125,31 @@ class MlxEngine(Engine):
 
     async def _call(self, function: Callable[[], T]) -> T:
         """Run a function in the engine's thread, between two tokens."""
-        done: Future[T] = Future()
 
-        def run(stopping: bool) -> None:
-            if not done.set_running_or_notify_cancel():
-                return
-            try:
-                if stopping:
-                    raise _stopping()
-                done.set_result(function())
-            except BaseException as error:  # the call that waits raises it
-                done.set_exception(error)
+        def run() -> T:
+            self._require()  # it may have waited for a while
+            return function()
 
-        self._send(run)
-        return await asyncio.wrap_future(done)
+        self._require()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
 
-    def _send(self, item: _Job | Callable[[bool], None]) -> None:
+    def _require(self) -> None:
         if self.state == "stopping":
             raise _stopping()
-        self._inbox.put(item)
 
-    def _run(self) -> None:
-        """The engine's thread: between two tokens it takes new items; without rollouts it waits for one."""
-        jobs: list[_Job] = []
-        while True:
-            idle = not jobs
-            waiting: list[_Job] = []
-            while idle or not self._inbox.empty():
-                item = self._inbox.get()
-                idle = False
-                if item is None:
-                    for job in jobs + waiting:
-                        _finish(job, _stopping())
-                    return
-                if isinstance(item, _Job):
-                    waiting.append(item)
-                else:
-                    item(self.state == "stopping")
-            if jobs or waiting:
-                assert self._batch is not None, "the engine has not started"
-                jobs = self._advance(self._batch, jobs, waiting)
+    # everything below runs in the engine's thread
 
-    def _advance(self, batch: DecodeBatch | NativeBatch, jobs: list[_Job], waiting: list[_Job]) -> list[_Job]:
-        """Sample one token for each job; returns those still under way. An error fails all of them."""
-        jobs = jobs + waiting
+    def _join(self, job: _Job) -> None:
+        self._jobs.append(job)
+        if len(self._jobs) == 1:
+            self._thread.submit(self._step)
+
+    def _step(self) -> None:
+        """Sample one token for each job; what was called meanwhile comes before the next. An error fails all jobs."""
+        batch, jobs = self._batch, self._jobs
+        if not jobs:  # given up
+            return
+        assert batch is not None, "the engine has not started"
         try:
             if batch.can_join():
                 running = {id(sequence) for sequence in batch.rows}
@@ -180,25 +158,23 @@ class MlxEngine(Engine):
                     batch.add(joining)
             if batch.rows:
                 batch.step()
-        except Exception as error:  # any error: the thread serves later requests
+        except Exception as error:  # any error: later requests are served
             batch.clear()
             self.last_error = f"{type(error).__name__}: {error}"
-            for job in jobs:
-                _finish(job, EngineError(f"sampling failed: {self.last_error}", hint="see the worker's log"))
-            return []
+            self._give_up(EngineError(f"sampling failed: {self.last_error}", hint="see the worker's log"))
+            return
         for job in jobs:
-            if job.sequence.ended:
-                _finish(job, job.sequence.completion)
-        return [job for job in jobs if not job.sequence.ended]
+            if job.sequence.ended and job.done.set_running_or_notify_cancel():
+                job.done.set_result(job.sequence.completion)
+        self._jobs = [job for job in jobs if not job.sequence.ended]
+        if self._jobs:
+            self._thread.submit(self._step)
 
-
-def _finish(job: _Job, result: Completion | EngineError) -> None:
-    if not job.done.set_running_or_notify_cancel():
-        return
-    if isinstance(result, EngineError):
-        job.done.set_exception(result)
-    else:
-        job.done.set_result(result)
+    def _give_up(self, error: EngineError) -> None:
+        for job in self._jobs:
+            if job.done.set_running_or_notify_cancel():
+                job.done.set_exception(error)
+        self._jobs = []
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, on_token: Callable[[SampledToken], None], token: SampledToken) -> None:

@@ -28,10 +28,8 @@ from smolsum.policy.sampling import Completion, SampledToken
 from smolsum.policy.weights import check_served, identity, served_arrays
 from smolsum.rollout.protocol import SampleRequest, SamplingTerms
 from smolsum.worker.engines.base import NEUTRAL, Engine, EngineError, ServedWeights, length_limit
-from smolsum.worker.engines.vllm_flags import NONE_ADDED, AddedFlags, flags
-from smolsum.worker.engines.vllm_install import Installed, installed
-from smolsum.worker.engines.vllm_process import TIMEOUT_S, SilentError, VllmClient, VllmProcess
-from smolsum.worker.engines.vllm_proof import check_logprobs, misfit, shapes_of
+from smolsum.worker.engines.vllm_process import TIMEOUT_S, SilentError, VllmServer
+from smolsum.worker.engines.vllm_setup import NONE_ADDED, AddedFlags, Installed, flags, installed
 
 PAUSES_S = (1, 2, 5, 15, 60)
 """before each further attempt to start a server that died"""
@@ -52,6 +50,14 @@ SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16"}
 NUMPY_TYPES = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
 """numpy's types for the values of a model's types"""
 REMEDY = "the trainer sends the weights again"
+COOL = 0.5
+"""the temperature that is compared with temperature 1"""
+LIKELIEST = 20
+"""tokens that are compared; vLLM's default limit"""
+SPREAD = 1e-3
+"""mean square distance of log-probs from their mean, in nats², below which temperatures look alike"""
+MIN_LOGPROB = -1000.0
+"""what vLLM returns for a token that cannot be sampled is below"""
 
 
 class VllmEngine(Engine):
@@ -71,8 +77,7 @@ class VllmEngine(Engine):
         self._adapters: Path | None = None
         self._serving, self._numbers = SERVED_NAME, count(1)
         self._narrated = 0.0
-        self.server: VllmProcess | None = None
-        self._api: VllmClient | None = None
+        self.server: VllmServer | None = None
         self._pushed = folder / "smolsum-weights"
         self._loading = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
@@ -93,11 +98,11 @@ class VllmEngine(Engine):
         await asyncio.shield(self._watch)
 
     @property
-    def api(self) -> VllmClient:
-        """The client of the running server."""
-        if self._api is None:
+    def api(self) -> VllmServer:
+        """The running server."""
+        if self.server is None:
             raise EngineError("vLLM has not started", hint="try again later")
-        return self._api
+        return self.server
 
     async def stop(self) -> None:
         self.state = "stopping"
@@ -196,26 +201,42 @@ class VllmEngine(Engine):
             "--model", str(self.policy.path), "--served-model-name", SERVED_NAME, "--dtype", str(self._dtype),
             *flags(cpu=self._found.cpu, stateful=stateful, **sizes),
         ]  # fmt: skip
-        self.server = VllmProcess(self._python, self._added.after(arguments), self._folder, self._narrate)
+        self.server = VllmServer(self._python, self._added.after(arguments), self._folder, self._narrate)
         await self.server.start()
-        self._serving, self._api = SERVED_NAME, VllmClient(self.server.socket)
+        self._serving = SERVED_NAME
         await self.api.rpc("smolsum_sampler", timeout=TIMEOUT_S)
 
     async def _prove(self, weights: ServedWeights) -> None:
-        """Raise SmolsumError if the server that has started cannot do what trainers will ask for."""
+        """Raise MachineError if the server that has started cannot do what trainers will ask for, and would fail or
+        mislead them later: a place for every weight, log-probs of prompts, and those of the temperature it samples at.
+        """
         remedy = self._found.remedy
-        if not self._lora_rank:
-            wrong = await self.api.rpc("smolsum_misplaced", shapes_of(weights.arrays), timeout=TIMEOUT_S)
-            if wrong:
-                raise MachineError(misfit(wrong), hint=remedy)
+        if not self._lora_rank and (wrong := await self._misfit(weights.arrays)):
+            raise MachineError(wrong, hint=remedy)
         prompt = [*self.policy.tokenizer.encode(PROOF), *sorted(self.policy.eos_ids)]  # at least two tokens
-        await check_logprobs(self._score, self.sample, prompt, self.version, remedy)
+        try:
+            await self._score(prompt[:1], prompt[1:])
+        except EngineError as error:
+            raise MachineError(f"vLLM {self.version} does not score prompts: {error.message}", hint=remedy) from error
+        terms = [SamplingTerms(temperature, 1, likeliest=LIKELIEST) for temperature in (1.0, COOL)]
+        warm, cool = [(await self.sample(SampleRequest("proof", tuple(prompt), 0), t)).likeliest[0] for t in terms]
+        sharper = slope(dict(warm), dict(cool))
+        # the log-probs of two tokens differ by the difference of their logits over the temperature
+        if sharper is not None and abs(sharper * COOL - 1) > (1 - COOL) / 2:
+            raise MachineError(
+                f"vLLM {self.version} returns log-probs of another temperature: at {COOL:g} they differ by "
+                f"{sharper:.2f} times what they differ by at 1, not {1 / COOL:g} times",
+                hint=remedy,
+            )
+
+    async def _misfit(self, arrays: Mapping[str, Any]) -> str:
+        """Return what keeps the server from taking these weights, in a sentence; empty if nothing does."""
+        wrong = await self.api.rpc("smolsum_misplaced", shapes_of(arrays), timeout=TIMEOUT_S)
+        return f"vLLM's model cannot take {len(wrong)} weights: {'; '.join(wrong[:2])}" if wrong else ""
 
     async def _stop_server(self) -> None:
         if self.server is not None:
             await self.server.stop()
-        if self._api is not None:
-            await self._api.close()
 
     async def _supervise(self) -> None:
         """Whenever the server dies or hangs, start it again. Raises EngineError once the attempts are used up."""
@@ -244,8 +265,7 @@ class VllmEngine(Engine):
 
     async def _trouble(self) -> str:
         """Wait until the server has died or hangs; returns which."""
-        assert self.server is not None
-        ended = asyncio.create_task(self.server.ended())
+        ended = asyncio.create_task(self.api.ended())
         try:
             while not ended.done():
                 await asyncio.wait({ended}, timeout=BEAT_S)
@@ -282,18 +302,15 @@ class VllmEngine(Engine):
 
     async def _swap_weights(self, arrays: Mapping[str, Any], path: str) -> None:
         async with self._all_or_nothing():
-            wrong = await self.api.rpc("smolsum_misplaced", shapes_of(arrays), timeout=TIMEOUT_S)
+            wrong = await self._misfit(arrays)
             if not wrong:
-                await self._replace_weights(path)
+                await self.api.rpc("smolsum_load", path, timeout=TIMEOUT_S)
+                checked = await self.api.rpc("smolsum_check", path, CHECKED_COLUMNS, timeout=TIMEOUT_S)
+                if differing := [*checked["wrong"], *checked["unseen"]]:
+                    raise EngineError(f"vLLM does not serve {differing[0]} as it was sent", hint="report this")
+                await self.api.post("/reset_prefix_cache", None, TIMEOUT_S)
         if wrong:  # nothing was replaced, so the server goes on
-            raise EngineError(misfit(wrong), hint=self._found.remedy)
-
-    async def _replace_weights(self, path: str) -> None:
-        await self.api.rpc("smolsum_load", path, timeout=TIMEOUT_S)
-        checked = await self.api.rpc("smolsum_check", path, CHECKED_COLUMNS, timeout=TIMEOUT_S)
-        if differing := [*checked["wrong"], *checked["unseen"]]:
-            raise EngineError(f"vLLM does not serve {differing[0]} as it was sent", hint="report this")
-        await self.api.post("/reset_prefix_cache", None, TIMEOUT_S)
+            raise EngineError(wrong, hint=self._found.remedy)
 
     async def _swap_adapters(self, name: str, folder: Path) -> None:
         body = {"lora_name": name, "lora_path": str(folder)}
@@ -377,3 +394,16 @@ def _peft(name: str) -> str:
     """`layers.0.q_proj.lora_a` as `base_model.model.layers.0.q_proj.lora_A.weight`."""
     module, _, kind = name.rpartition(".")
     return f"base_model.model.{module}.{kind.replace('lora_a', 'lora_A').replace('lora_b', 'lora_B')}.weight"
+
+
+def shapes_of(arrays: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Return the shape of each weight, as `smolsum_misplaced` of the plugin takes them."""
+    return {name: list(array.shape) for name, array in arrays.items()}
+
+
+def slope(first: Mapping[int, float], second: Mapping[int, float]) -> float | None:
+    """Return how many times further apart the second log-probs are than the first, over the tokens that both have, by
+    least squares; None where the first are all about the same."""
+    both = [(first[i], second[i]) for i in first if i in second and min(first[i], second[i]) > MIN_LOGPROB]
+    x, y = np.array(both).reshape(-1, 2).T
+    return float(np.polyfit(x, y, 1)[0]) if len(both) and np.var(x) >= SPREAD else None

@@ -21,7 +21,7 @@ from smolsum.errors import MachineError, UsageError
 from smolsum.policy.sampling import Completion, SampledToken
 from smolsum.worker.engines import die_with_owner
 from smolsum.worker.engines.base import EngineError
-from smolsum.worker.engines.vllm_install import how_to_install
+from smolsum.worker.engines.vllm_setup import how_to_install
 
 TIMEOUT_S = 900.0
 """that a server may take to start or to load weights; a large model with CUDA graphs needs minutes"""
@@ -48,8 +48,15 @@ HIDDEN_VARIABLES = "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "SMOLSUM_WORKER_TO
 """variables that the child must not inherit"""
 
 
-class VllmProcess:
+class SilentError(EngineError):
+    """A server did not answer in time."""
+
+
+class VllmServer:
     """One vLLM server, from its start to its end.
+
+    Every method that asks it raises UsageError for a request that it refuses, and EngineError if it fails, is gone, or
+    does not answer in time.
 
     It listens on a Unix socket in a folder that only this user can read: its API has no token, and lets clients write
     files and load modules.
@@ -58,6 +65,9 @@ class VllmProcess:
     def __init__(self, python: str, arguments: Sequence[str], folder: Path, on_line: Callable[[str], None]) -> None:
         self.python, self.arguments, self.folder, self._on_line = python, arguments, folder, on_line
         self.socket = _temporary(folder) / "vllm.sock"
+        # no timeout for rollouts: the engine ends a server that hangs, and with it the connections
+        transport = httpx.AsyncHTTPTransport(uds=str(self.socket), limits=httpx.Limits(max_connections=None))
+        self._client = httpx.AsyncClient(base_url="http://vllm", transport=transport, timeout=None)
         self._lines = deque[str](maxlen=MAX_LOG_LINES)
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -74,18 +84,14 @@ class VllmProcess:
         )  # fmt: skip
         self._reading = asyncio.create_task(self._read(self._process))
         until = time.monotonic() + TIMEOUT_S
-        transport = httpx.AsyncHTTPTransport(uds=str(self.socket))
-        async with httpx.AsyncClient(base_url="http://vllm", transport=transport, timeout=5) as client:
-            while time.monotonic() < until:
-                if self._process.returncode is not None:
-                    await self.stop()
-                    raise self._error("vLLM did not start")
-                try:
-                    if (await client.get("/health")).is_success:
-                        return
-                except httpx.HTTPError:
-                    pass
-                await asyncio.sleep(POLL_S)
+        while time.monotonic() < until:
+            if self._process.returncode is not None:
+                await self.stop()
+                raise self._error("vLLM did not start")
+            with suppress(httpx.HTTPError):
+                if (await self._client.get("/health", timeout=5)).is_success:
+                    return
+            await asyncio.sleep(POLL_S)
         await self.stop()
         raise self._error(f"vLLM did not answer within {TIMEOUT_S:.0f} s")
 
@@ -96,7 +102,7 @@ class VllmProcess:
         return self.last_words()
 
     async def stop(self) -> None:
-        """End it and all processes that it started. May be called again, also concurrently."""
+        """End it and all processes that it started; requests under way fail. May be called again, also concurrently."""
         if self._process is None:
             return
         if self._ending is None:
@@ -114,6 +120,7 @@ class VllmProcess:
         await self._exited()
         await asyncio.wait({self._reading}, timeout=die_with_owner.KILL_AFTER_S)
         self._reading.cancel()
+        await self._client.aclose()
 
     async def _exited(self) -> None:
         """Wait for the end of the watchdog alone; `Process.wait` also waits for all that hold its pipes."""
@@ -138,69 +145,6 @@ class VllmProcess:
         while line := await _line(process.stdout):
             self._lines.append(line.decode(errors="replace").rstrip())
             self._on_line(self._lines[-1])
-
-
-async def _line(stream: asyncio.StreamReader) -> bytes:
-    try:
-        return await stream.readline()
-    except ValueError:  # longer than any useful line
-        return b"(a line that is too long)\n"
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """Return the child's environment: files stay in the folder, no network access, and the plugin is importable."""
-    kept = {name: value for name, value in os.environ.items() if name not in HIDDEN_VARIABLES}
-    cache = folder / "cache"
-    return {
-        # read by the CPU build alone, which would take half the memory by default
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        **kept,
-        "PYTHONPATH": str(Path(__file__).parents[1] / "vllm_plugin"),
-        "VLLM_SERVER_DEV_MODE": "1",
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "VLLM_CACHE_ROOT": str(cache / "vllm"),
-        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-        "TRITON_CACHE_DIR": str(cache / "triton"),
-        "XDG_CACHE_HOME": str(cache),
-        "XDG_CONFIG_HOME": str(folder / "config"),
-        "TMPDIR": str(_temporary(folder)),
-    }
-
-
-def _temporary(folder: Path) -> Path:
-    """Return the folder of the child's sockets, which no other user can read."""
-    path = folder / "tmp"
-    if len(str(path)) > MAX_PATH_BYTES:
-        raise UsageError(
-            f"--work-dir {folder}: the path is too long for sockets", hint="--work-dir with a shorter path"
-        )
-    path.mkdir(exist_ok=True)
-    path.chmod(0o700)  # the work folder itself may be readable by others
-    return path
-
-
-class SilentError(EngineError):
-    """The server did not answer in time."""
-
-
-class VllmClient:
-    """HTTP client of one server.
-
-    Every method raises UsageError for a request that the server refuses, and EngineError if the server fails, is gone,
-    or does not answer in time.
-    """
-
-    def __init__(self, socket: Path) -> None:
-        # no timeout for rollouts: the engine ends a server that hangs, and with it the connections
-        transport = httpx.AsyncHTTPTransport(uds=str(socket), limits=httpx.Limits(max_connections=None))
-        self._client = httpx.AsyncClient(base_url="http://vllm", transport=transport, timeout=None)
-
-    async def close(self) -> None:
-        """Close it; requests under way fail."""
-        await self._client.aclose()
 
     async def rpc(self, method: str, *arguments: Any, timeout: float) -> Any:
         """Call a method of the plugin; returns its result. `timeout` in seconds."""
@@ -246,6 +190,48 @@ class VllmClient:
         except (httpx.HTTPError, RuntimeError) as error:
             raise _lost(error) from error
         return _completion(tokens, reason)
+
+
+async def _line(stream: asyncio.StreamReader) -> bytes:
+    try:
+        return await stream.readline()
+    except ValueError:  # longer than any useful line
+        return b"(a line that is too long)\n"
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return the child's environment: files stay in the folder, no network access, and the plugin is importable."""
+    kept = {name: value for name, value in os.environ.items() if name not in HIDDEN_VARIABLES}
+    cache = folder / "cache"
+    return {
+        # read by the CPU build alone, which would take half the memory by default
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        **kept,
+        "PYTHONPATH": str(Path(__file__).parents[1] / "vllm_plugin"),
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_CACHE_ROOT": str(cache / "vllm"),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "XDG_CACHE_HOME": str(cache),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "TMPDIR": str(_temporary(folder)),
+    }
+
+
+def _temporary(folder: Path) -> Path:
+    """Return the folder of the child's sockets, which no other user can read."""
+    path = folder / "tmp"
+    if len(str(path)) > MAX_PATH_BYTES:
+        raise UsageError(
+            f"--work-dir {folder}: the path is too long for sockets", hint="--work-dir with a shorter path"
+        )
+    path.mkdir(exist_ok=True)
+    path.chmod(0o700)  # the work folder itself may be readable by others
+    return path
 
 
 def _lost(error: Exception) -> EngineError:

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -19,18 +17,9 @@ from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.weights import served_arrays, set_served
 from smolsum.weights import delta
-from smolsum.worker.engines import vllm, vllm_install
-from smolsum.worker.engines.vllm import VllmEngine
-from smolsum.worker.engines.vllm_flags import NONE_ADDED, AddedFlags
-from smolsum.worker.engines.vllm_install import how_to_install, installed, is_too_old
-from smolsum.worker.engines.vllm_proof import slope
-
-
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A folder whose path is short enough for sockets; pytest's own may be too deep."""
-    with TemporaryDirectory() as folder:
-        yield Path(folder)
+from smolsum.worker.engines import vllm
+from smolsum.worker.engines.vllm import VllmEngine, slope
+from smolsum.worker.engines.vllm_setup import NONE_ADDED, AddedFlags
 
 
 def engine(model: Path, folder: Path, *, added: AddedFlags = NONE_ADDED, **python: Any) -> VllmEngine:
@@ -112,31 +101,6 @@ def test_a_server_that_lacks_something_is_refused_at_its_start(
 
     with refuses(*named, error=MachineError):
         asyncio.run(run())
-
-
-@pytest.mark.parametrize(
-    ("version", "old"),
-    [
-        ("0.1.0", True), ("0.2.0", True), ("0.3.0.dev20260822182524", True), ("0.28.0", True),
-        ("0.28.0.dev20260901094532", True), ("0.28.0.dev20260906000000", False), ("0.29.0", False),
-        ("0.30.0.dev20260925203833", False), ("1.0", False), ("1.0rc1", False), ("unknown", False),
-    ],
-)  # fmt: skip
-def test_versions_of_vllm_metal(version: str, old: bool) -> None:
-    """By the release, or by the day of a development build, which has the number of the release before it."""
-    assert is_too_old(version) == old
-
-
-def test_advice_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no vLLM for a Mac on PyPI."""
-    monkeypatch.setattr(vllm_install.sys, "platform", "darwin")
-    for named in ("install.sh", "--vllm-python ~/.venv-vllm-metal/bin/python", "--engine mlx"):
-        assert named in how_to_install()
-    with refuses("install.sh", "macOS 15", error=MachineError) as caught:
-        installed("/nowhere/python")
-    assert "pip install vllm" not in str(caught.value.hint)
-    monkeypatch.setattr(vllm_install.sys, "platform", "linux")
-    assert "pip install vllm" in how_to_install()
 
 
 def test_log_probs_are_told_apart_by_their_distances() -> None:

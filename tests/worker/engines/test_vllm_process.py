@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +13,9 @@ from support.training import PATIENCE_S, wait_until
 
 from smolsum.errors import MachineError
 from smolsum.worker.engines import die_with_owner
-from smolsum.worker.engines.vllm_process import VllmProcess, environment
+from smolsum.worker.engines.vllm_process import VllmServer, environment
 
 GRANDCHILD = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
-
-
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A folder whose path is short enough for sockets; pytest's own may be too deep."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 def ended(pid: int) -> bool:
@@ -65,7 +56,7 @@ def test_server_that_does_not_start_is_one_error(short_path: Path) -> None:
     heard: list[str] = []
 
     async def run() -> None:
-        await VllmProcess(sys.executable, ["--model", "m"], short_path, heard.append).start()
+        await VllmServer(sys.executable, ["--model", "m"], short_path, heard.append).start()
 
     with refuses("No module named 'vllm'", "install vllm", error=MachineError):
         asyncio.run(run())
@@ -81,7 +72,7 @@ def test_server_ends_when_its_watchdog_is_killed(short_path: Path) -> None:
         script.write_text(f"#!{sys.executable}\n{GRANDCHILD}\n")
         script.chmod(0o755)
         heard: asyncio.Queue[str] = asyncio.Queue()
-        child = VllmProcess(str(script), [], folder, heard.put_nowait)
+        child = VllmServer(str(script), [], folder, heard.put_nowait)
         starting = asyncio.create_task(child.start())
         grandchild = int(await heard.get())
         assert child._process is not None

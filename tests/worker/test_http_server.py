@@ -16,12 +16,13 @@ from unittest.mock import Mock
 
 import httpx
 import pytest
+import uvicorn
 from support.serving import engine_of, face
 from support.training import PATIENCE_S, wait_until
 from uvicorn.server import ServerState
 
-from smolsum.worker import connections
-from smolsum.worker.connections import server_config
+from smolsum.worker import http_server
+from smolsum.worker.http_server import BoundedConnection
 
 MANY = 3000
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
@@ -71,8 +72,8 @@ def test_thousands_of_slow_connections_leave_a_worker_answering(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2 * MANY:
         pytest.skip(f"this machine allows {hard} open files, too few for the test's own end")
-    monkeypatch.setattr(connections, "HEAD_S", 1e9)
-    monkeypatch.setattr(connections, "BODY_S", 1e9)
+    monkeypatch.setattr(http_server, "HEAD_S", 1e9)
+    monkeypatch.setattr(http_server, "BODY_S", 1e9)
     resource.setrlimit(resource.RLIMIT_NOFILE, (2 * MANY, hard))
     try:
         assert worker.get("/health").is_success
@@ -90,9 +91,8 @@ def test_thousands_of_slow_connections_leave_a_worker_answering(
 @pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"Authorization: Bearer secret\r\nContent-Length: 99999\r\n\r\n{"])
 def test_who_does_not_send_is_closed(worker: httpx.Client, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     """Without a head, with half of one, and with half a body; one byte at a time is no help."""
-    monkeypatch.setattr(connections, "HEAD_S", 0.3)
-    monkeypatch.setattr(connections, "BODY_S", 0.3)
-    monkeypatch.setattr(connections, "SWEEP_S", 0.1)
+    monkeypatch.setattr(http_server, "HEAD_S", 0.3)
+    monkeypatch.setattr(http_server, "BODY_S", 0.3)
     with opened(worker, 1, [sent]) as (one,):
 
         def ended() -> bool:
@@ -108,7 +108,7 @@ def test_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A head has `HEAD_S` from the opening and from the end of an answer; a body at a fair rate has the time that it
     needs, and a slower one has not; an answer may take for ever."""
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(http_server, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
     async def run() -> None:
         finish = asyncio.Event()
@@ -120,29 +120,27 @@ def test_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body"})
 
-        config = server_config(api, interface="asgi3")
-        one = config.http(config=config, server_state=ServerState(), app_state={})  # type: ignore[operator, call-arg]
-        one.connection_made(Mock(asyncio.Transport))
-        late = connections.HEAD_S + 0.1
+        one = accepted(api, {}, 1)
+        late = http_server.HEAD_S + 0.1
         assert [one.is_late(clock.now + after) for after in (late - 0.2, late)] == [False, True]
         one.data_received(HEAD)
         assert one.is_late(late)
-        size = int(20 * connections.BODY_S * connections.BODY_RATE)
+        size = int(20 * http_server.BODY_S * http_server.BODY_RATE)
         one.data_received(b"Content-Length: %d\r\n\r\n" % size)
         await asyncio.sleep(0)  # the application begins
-        assert [one.is_late(after) for after in (connections.BODY_S - 0.1, connections.BODY_S + 0.1)] == [False, True]
+        assert [one.is_late(after) for after in (http_server.BODY_S - 0.1, http_server.BODY_S + 0.1)] == [False, True]
         for part in range(1, 20):
-            clock.now = part * connections.BODY_S
+            clock.now = part * http_server.BODY_S
             assert not one.is_late(clock.now)
             one.data_received(bytes(size // 20))
-        assert one.is_late(clock.now + 2 * connections.BODY_S + 0.1)
+        assert one.is_late(clock.now + 2 * http_server.BODY_S + 0.1)
         one.data_received(bytes(size - 19 * (size // 20)))
-        while one.is_receiving:
+        while one.stage == "receiving":
             await asyncio.sleep(0)
         assert not one.is_late(1e9)
         clock.now = 1e9
         finish.set()
-        while not one.is_idle:
+        while one.stage != "idle":
             await asyncio.sleep(0)
         assert [one.is_late(clock.now + after) for after in (late - 0.2, late)] == [False, True]
 
@@ -153,15 +151,14 @@ def test_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_who_does_not_read_is_closed(worker: httpx.Client, monkeypatch: pytest.MonkeyPatch, goes_on: bool) -> None:
     """A client that asks and reads no answer is cut off, also if it asks on and on; its answers are forgotten, where
     the kernel would keep them for minutes."""
-    made = connections.BoundedConnection.connection_made
+    made = BoundedConnection.connection_made
 
-    def made_small(self: connections.BoundedConnection, transport: Any) -> None:
+    def made_small(self: BoundedConnection, transport: Any) -> None:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         made(self, transport)
 
-    monkeypatch.setattr(connections.BoundedConnection, "connection_made", made_small)  # soon full
-    monkeypatch.setattr(connections, "UNREAD_S", 0.2)
-    monkeypatch.setattr(connections, "SWEEP_S", 0.05)
+    monkeypatch.setattr(BoundedConnection, "connection_made", made_small)  # soon full
+    monkeypatch.setattr(http_server, "UNREAD_S", 0.2)
     asked = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret\r\n\r\n" * 500
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -180,36 +177,43 @@ def test_only_connections_without_a_request_in_work_make_room() -> None:
     """The oldest that sent none goes first, then idle ones, bodies and answers that are not read; if all are being
     answered the new one goes."""
 
-    class Transport:
-        aborted = False
+    async def api(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "more_body": scope["path"] != "/idle"})
+        await asyncio.Event().wait()
 
-        def abort(self) -> None:
-            self.aborted = True
+    async def run() -> None:
+        every: dict[BoundedConnection, None] = {}
 
-    class Connection:
-        def __init__(self, *, idle: bool, receiving: bool = False, unread: bool = False) -> None:
-            self.is_idle, self.is_receiving, self.is_unread, self.transport = idle, receiving, unread, Transport()
-            self.loop, self.drop = self, self.transport.abort
+        async def opened(sent: str) -> BoundedConnection:
+            one = accepted(api, every, 5)
+            if sent:
+                one.data_received(sent.encode())
+            await asyncio.sleep(0)  # the application begins
+            return one
 
-        def call_later(self, *_: object) -> object:
-            return self
+        answering, unread = [await opened("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(2)]
+        unread.pause_writing()
+        body = await opened(HEAD.decode() + "Content-Length: 9\r\n\r\n{")
+        idle = await opened("GET /idle HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        new = await opened("")
+        for expected in (new, idle, body, unread):
+            assert expected in every
+            await opened("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert expected not in every
+            expected.transport.abort.assert_called()  # type: ignore[attr-defined]
+        assert (await opened("")) not in every
+        assert answering in every
 
-    every = connections.OpenConnections(limit=5)
-    answering, unread, body, idle, new = (
-        Connection(idle=False), Connection(idle=False, unread=True), Connection(idle=False, receiving=True),
-        Connection(idle=True), Connection(idle=True),
-    )  # fmt: skip
-    for one in (answering, unread, body, idle, new):
-        assert every.add(one)  # type: ignore[arg-type]
-    for one in (answering, unread, body, idle):
-        every.without_request.pop(one)  # type: ignore[arg-type]
-    for expected in (new, idle, body, unread):
-        late = Connection(idle=False)
-        assert every.add(late)  # type: ignore[arg-type]
-        every.without_request.pop(late)  # type: ignore[arg-type]
-        assert expected.transport.aborted
-    assert not every.add(Connection(idle=True))  # type: ignore[arg-type]
-    assert not answering.transport.aborted
+    asyncio.run(run())
+
+
+def accepted(api: Any, others: dict[BoundedConnection, None], limit: int) -> BoundedConnection:
+    """A connection that was opened now, to a server with this application."""
+    config = uvicorn.Config(api, interface="asgi3", log_level="critical")
+    one = BoundedConnection(others, limit, config=config, server_state=ServerState(), app_state={})
+    one.connection_made(Mock(asyncio.Transport))
+    return one
 
 
 def test_a_low_limit_of_open_files_is_left_as_it_is() -> None:

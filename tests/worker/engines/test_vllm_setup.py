@@ -1,10 +1,21 @@
-"""The flags of vLLM that a user adds behind `--`."""
+"""The vLLM of a Python, and the flags of vLLM that a user adds behind `--`."""
+
+import sys
 
 import pytest
 from support.refusals import refuses
 
-from smolsum.errors import UsageError
-from smolsum.worker.engines.vllm_flags import METAL_SHARE, NONE_ADDED, AddedFlags, flags
+from smolsum.errors import MachineError, UsageError
+from smolsum.worker.engines import vllm_setup
+from smolsum.worker.engines.vllm_setup import (
+    METAL_SHARE,
+    NONE_ADDED,
+    AddedFlags,
+    flags,
+    how_to_install,
+    installed,
+    is_too_old,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +71,35 @@ def test_flags_that_a_cpu_needs_are_refused_there_alone() -> None:
 def test_share_of_metals_memory(variable: str | None, words: tuple[str, ...], share: float) -> None:
     """As vllm-metal takes it: its variable if that is a number, otherwise vLLM's last flag."""
     assert AddedFlags(words).metal_share({"VLLM_METAL_MEMORY_FRACTION": variable} if variable else {}) == share
+
+
+def test_python_without_vllm_is_one_error() -> None:
+    for python in (sys.executable, "/nowhere/python", "/bin/true"):
+        with pytest.raises(MachineError) as error:
+            installed(python)
+        assert "--vllm-python" in str(error.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("version", "old"),
+    [
+        ("0.1.0", True), ("0.2.0", True), ("0.3.0.dev20260822182524", True), ("0.28.0", True),
+        ("0.28.0.dev20260901094532", True), ("0.28.0.dev20260906000000", False), ("0.29.0", False),
+        ("0.30.0.dev20260925203833", False), ("1.0", False), ("1.0rc1", False), ("unknown", False),
+    ],
+)  # fmt: skip
+def test_versions_of_vllm_metal(version: str, old: bool) -> None:
+    """By the release, or by the day of a development build, which has the number of the release before it."""
+    assert is_too_old(version) == old
+
+
+def test_advice_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no vLLM for a Mac on PyPI."""
+    monkeypatch.setattr(vllm_setup.sys, "platform", "darwin")
+    for named in ("install.sh", "--vllm-python ~/.venv-vllm-metal/bin/python", "--engine mlx"):
+        assert named in how_to_install()
+    with refuses("install.sh", "macOS 15", error=MachineError) as caught:
+        installed("/nowhere/python")
+    assert "pip install vllm" not in str(caught.value.hint)
+    monkeypatch.setattr(vllm_setup.sys, "platform", "linux")
+    assert "pip install vllm" in how_to_install()

@@ -1,7 +1,6 @@
 """The files for vLLM, and new weights in the model of vllm-metal, which hides some of them."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,13 +18,11 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from smolsum.config.sections import LoraConfig
-from smolsum.errors import MachineError, SmolsumError
+from smolsum.errors import SmolsumError
 from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.weights import served_arrays
-from smolsum.worker.engines.vllm import type_of, write_adapters, write_weights
-from smolsum.worker.engines.vllm_install import installed
-from smolsum.worker.engines.vllm_proof import shapes_of
+from smolsum.worker.engines.vllm import shapes_of, type_of, write_adapters, write_weights
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -144,13 +141,6 @@ def test_the_sampler_of_vllm_metal_gets_the_mode_that_it_lacks(tmp_path: Path) -
     assert worker.model_runner._sampler is kept
     worker.model_runner = SimpleNamespace()
     worker.smolsum_sampler()
-
-
-def test_python_without_vllm_is_one_error() -> None:
-    for python in (sys.executable, "/nowhere/python", "/bin/true"):
-        with pytest.raises(MachineError) as error:
-            installed(python)
-        assert "--vllm-python" in str(error.value.hint)
 
 
 @pytest.mark.parametrize(
