@@ -128,8 +128,9 @@ class HttpServer(uvicorn.Server):
         # uvicorn warns of each malformed request, and anyone can send these
         quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "ws": "none"}
         config = uvicorn.Config(
-            api, http=connection, backlog=ACCEPTED_AT_ONCE, timeout_graceful_shutdown=2, lifespan="off", **quiet
-        )
+            api, http=connection, backlog=ACCEPTED_AT_ONCE, timeout_keep_alive=int(HEAD_S),
+            timeout_graceful_shutdown=2, lifespan="off", **quiet,
+        )  # fmt: skip
         super().__init__(config)
         self.listener, self._when_ready = listener, when_ready
 
