@@ -1,7 +1,7 @@
 """Errors that a user can do something about, with their exit codes, and the hint of the nearest name.
 
 SmolsumError            1    the work failed; partial results are kept
-├── PluginError         1    code of the user failed; the run goes on with the same code only
+├── PluginError         1    code of the user failed; the run resumes with the same code only
 ├── UsageError          2    a flag, a configuration value or an input file is wrong
 ├── UnreachableError    3    a worker, judge or hub does not answer
 ├── MachineError        4    this machine cannot do it

@@ -142,7 +142,7 @@ def train(
         raise UsageError("--resume is empty", hint="smolsum runs lists the runs")
     if resume is not None and (other := [flag for flag in invocation.flags if flag not in RESUME_FLAGS]):
         raise UsageError(
-            f"--resume goes on with the run's own settings, so it takes no {', '.join(other)}",
+            f"--resume continues with the run's own settings, so it takes no {', '.join(other)}",
             hint=f"smolsum train --resume {shlex.quote(resume)}, or a new run from its settings with --config",
         )
     if (ascii or readonly) and not watch:
@@ -239,7 +239,7 @@ def _train(config: Config, resume: str | None, place: Mapping[str, str | None], 
                 resume, mirror = fetched(resume, config.run.dir, place["run.mirror"], progress.note)
                 place = {**place, "run.mirror": mirror}
             settings = settings_of(resume, config.run.dir, place) if resume else config
-            run_training(settings, resume=resume, progress=progress, begun=made.append)
+            run_training(settings, resume=resume, progress=progress, started=made.append)
     except UsageError as error:
         if not (resume and "--set " in (error.hint or "")):
             raise

@@ -3,7 +3,7 @@ of rewards, mix of prompts), and which kinds of prompts it takes: in an epoch al
 mix changes, a kind for each place of each step.
 
 `stage_at` is a pure function of the step. So rollouts that are sampled ahead get the temperature of the step that
-learns from them, and a resumed run goes on where the schedule was.
+learns from them, and a resumed run continues where the schedule was.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""A client that sends many questions at once while the caller goes on: each is paid for once, outages are waited for,
+"""A client that sends many questions at once while the caller continues: each is paid for once, outages are waited for,
 and progress is shown."""
 
 import asyncio

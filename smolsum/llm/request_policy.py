@@ -97,7 +97,7 @@ async def ask_all(
     record: Callable[[Q, RequestOutcome], None],
     failed_before: Callable[[Q], bool] = lambda question: False,
 ) -> None:
-    """Ask every question in order; `record` gets each outcome as it comes, and `remedy` says how to go on after an
+    """Ask every question in order; `record` gets each outcome as it comes, and `remedy` says how to continue after an
     error.
 
     The first question is asked alone, so that a wrong key or name costs one request. A question that fails as often as

@@ -272,7 +272,7 @@ class Pool:
         self._emit("worker_up", f"{worker.url} samples, with version {worker.version}", worker)
         if self._stranded_since is not None:
             self._stranded_since = None
-            self._emit("workers_back", "sampling goes on", worker)
+            self._emit("workers_back", "sampling continues", worker)
         self._wake()
 
     def _lost(self, worker: PoolWorker, error: SmolsumError) -> None:

@@ -1,5 +1,5 @@
 """A copy of a run at any fsspec URL: uploaded while the run trains, by a thread that training never waits for, and
-fetched to go on with the run elsewhere.
+fetched to resume the run elsewhere.
 
     URL/<run>/…   the run directory without its lock, `control/` and links
 
@@ -69,7 +69,7 @@ class Mirror:
         if self._folder is not None and (store := self._folder.child(name)).sizes():
             raise UsageError(
                 f"there is a run at {store.url} already",
-                hint=f"--name OTHER, or go on with it: smolsum train --resume {store.url}",
+                hint=f"--name OTHER, or resume it: smolsum train --resume {store.url}",
             )
 
     def begin(self, paths: RunPaths) -> None:
@@ -140,7 +140,7 @@ class Mirror:
             closing = self._closing.is_set()
             try:
                 self._round()
-            except Exception as error:  # training goes on after any error here
+            except Exception as error:  # training continues after any error here
                 if not self._trouble:
                     self._events.put(("mirror_failed", f"the mirror is behind: {error}; it is tried again"))
                 self._trouble, wait = True, min(2 * wait, self._round_s if closing else MAX_WAIT_S)
@@ -214,7 +214,7 @@ def fetch_run(url: str, runs_dir: Path, report: Callable[[str], None]) -> RunPat
     if paths.root.exists():
         raise UsageError(
             f"run {name!r} exists already in {runs_dir}",
-            hint=f"{paths.resume_command} goes on with that one; for the mirrored one --runs-dir ANOTHER",
+            hint=f"{paths.resume_command} continues that one; for the mirrored one --runs-dir ANOTHER",
         )
     sizes = store.sizes()
     complete = _complete_checkpoints(sizes)

@@ -68,7 +68,7 @@ def base_of(paths: RunPaths) -> str:
     return ""
 
 
-def begun_with(paths: RunPaths) -> RunInfo | None:
+def recorded_info(paths: RunPaths) -> RunInfo | None:
     """Return what run.json says of a run that is resumed; None where it has none yet. Raises SmolsumError where it is
     damaged."""
     return _read(paths)[1] if paths.info.exists() else None

@@ -338,7 +338,7 @@ class _Process:
             self._say("tracker_stopped", f"{self.name} gets no more of this run: {self._error()}; {self._again} does")
         elif record.problem or now - self._since > HUNG_S:
             why = self._plain(record.problem) or f"nothing was taken for {HUNG_S:.0f} s"
-            self._say("tracker_behind", f"{self.name} is behind: {why}; training goes on, and it is tried again")
+            self._say("tracker_behind", f"{self.name} is behind: {why}; training continues, and it is tried again")
         elif "tracker_behind" in self._said:
             self._say("tracker_back", f"{self.name} takes the run again")
 

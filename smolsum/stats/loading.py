@@ -107,7 +107,7 @@ def load_scores(reference: str, *, finite: bool = False) -> Scores:
     if summary is not None and summary.so_far:
         raise UsageError(
             f"{path} has {summary.so_far} examples yet: the others follow once the run is trained",
-            hint="wait for the end of the run, or go on with it: smolsum train --resume RUN",
+            hint="wait for the end of the run, or resume it: smolsum train --resume RUN",
         )
     if not rows:
         raise UsageError(f"{path} has no lines", hint="was the evaluation stopped before its first example?")

@@ -3,7 +3,7 @@
 To add one, write `tasks/<name>.py` with a `TASK`, and add its name to `NAMES` in `tasks/__init__.py`. `docs/plugins.md`
 shows a complete one; what that leaves out has the defaults below.
 
-- Signals may ask a server: a `SmolsumError` saves the run, and an `UnreachableError` also says how to go on.
+- Signals may ask a server: a `SmolsumError` saves the run, and an `UnreachableError` also says how to continue.
 - Completions are measured by the signals unless there is a `measurer`; a column `passed` separates rescued from
   regressed examples. The summary has the mean of each number, unless there is a `summarise`.
 - If `load` asks a model, `preview` makes a stand-in for the dry run, which asks nothing (`ab_judge/task.py`).

@@ -126,7 +126,7 @@ def train_grid(planned: Sequence[Planned], *, quiet: bool, remedy: str) -> None:
                 try:
                     with Progress(quiet=quiet) as progress:
                         resume = str(one.there.root) if one.there else None
-                        train(one.config, resume=resume, progress=progress, begun=begun)
+                        train(one.config, resume=resume, progress=progress, started=begun)
                     gc.collect()  # reference cycles keep the model's arrays, and the next run needs their memory
                 except InterruptedRun:
                     raise

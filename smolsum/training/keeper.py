@@ -53,18 +53,18 @@ class Keeper:
     def __init__(self, progress: Progress) -> None:
         self.progress, self.at = progress, Position()
 
-    def begun_with(self) -> RunInfo | None:
+    def recorded_info(self) -> RunInfo | None:
         """Return run.json of a resumed run, which may lack it; None for a new run."""
         return None
 
-    def begin(self, setup: Setup, fingerprints: Mapping[str, str], begun: Callable[[Path], None]) -> None:
-        """Make or take over the run directory, give it to `begun`, and find out where to go on."""
+    def begin(self, setup: Setup, fingerprints: Mapping[str, str], started: Callable[[Path], None]) -> None:
+        """Make or take over the run directory, give it to `started`, and find out where to continue."""
 
     def begin_stage(self) -> None:
         """Say that the stage's steps begin."""
 
     def restore(self, policy: Policy) -> Checkpoint | None:
-        """Give the policy the weights of the checkpoint from which the stage goes on, or with which another run ended
+        """Give the policy the weights of the checkpoint from which the stage continues, or with which another run ended
         it, and return that; None where the stage begins."""
         return None
 
@@ -166,7 +166,7 @@ class RunKeeper(Keeper):
                 keeper._fail(error)
                 if isinstance(error, KeyboardInterrupt) and keeper._writer:
                     raise InterruptedRun(
-                        "interrupted; the run can go on from what was last saved", hint=keeper.paths.resume_command
+                        "interrupted; the run can continue from what was last saved", hint=keeper.paths.resume_command
                     ) from error
                 raise
             finally:
@@ -174,12 +174,12 @@ class RunKeeper(Keeper):
                     keeper._trackers.settle(progress.phase)
                     keeper._mirror.settle(keeper.notify, progress.phase)
 
-    def begun_with(self) -> RunInfo | None:
-        return run_info.begun_with(self.paths) if self._resumed else None
+    def recorded_info(self) -> RunInfo | None:
+        return run_info.recorded_info(self.paths) if self._resumed else None
 
-    def begin(self, setup: Setup, fingerprints: Mapping[str, str], begun: Callable[[Path], None]) -> None:
-        """Make or take over the run directory, give it to `begun`, and find out where to go on. Raises UsageError where
-        a resumed run would train something else."""
+    def begin(self, setup: Setup, fingerprints: Mapping[str, str], started: Callable[[Path], None]) -> None:
+        """Make or take over the run directory, give it to `started`, and find out where to continue. Raises UsageError
+        where a resumed run would train something else."""
         self.config, plan = setup.config, dict(self.at.plan)
         if self._paths is None:
             name = planned_name(self.config, setup.task.presets.strategies, self.runs_dir)
@@ -212,7 +212,7 @@ class RunKeeper(Keeper):
         self.progress.plan(list(plan.items()), {**signals, **setup.task.evaluation.watched})
         self.writer.status("starting", step=point, phase="loaded", stage=next(iter(plan)))
         self._trackers.begin(self.paths, self.config.run.track_project, self.notify)
-        begun(self.paths.root)
+        started(self.paths.root)
         self._setup = setup
 
     def begin_stage(self) -> None:
@@ -361,18 +361,18 @@ class RunKeeper(Keeper):
         if isinstance(error, PluginError):
             error.hint = "; ".join(filter(None, (error.hint, self._restart())))
         elif isinstance(error, SmolsumError) and passes and resume not in (error.hint or ""):
-            error.hint = "; ".join(filter(None, (error.hint, f"{resume} goes on with the run")))
+            error.hint = "; ".join(filter(None, (error.hint, f"{resume} continues the run")))
         try:
             self.writer.failure(error, self.at.step)
         except SmolsumError:
             self.progress.warn("the failure could not be written to the run directory")
 
     def _restart(self) -> str:
-        """Return how to begin again with corrected code, since a run goes on only with the code that it began with."""
+        """Return how to begin again with corrected code, since a run resumes only with the code that it began with."""
         new = f"corrected code needs a new run: {self.paths.restart_command()}"
         weights = [last.path / part for last in list_checkpoints(self.paths)[-1:] for part in (FUSED, "")]
         if whole := [path for path in weights if (path / "config.json").is_file()]:
             new += (
                 f", which takes over finished stages (--model {shlex.quote(str(whole[0]))} begins with these weights)"
             )
-        return f"{new}; {self.paths.resume_command} goes on if the cause was outside of the file"
+        return f"{new}; {self.paths.resume_command} continues if the cause was outside of the file"

@@ -40,11 +40,11 @@ from smolsum.training.validate import validate
 
 
 def train(
-    config: Config, *, resume: str | None, progress: Progress, begun: Callable[[Path], None] = lambda root: None
+    config: Config, *, resume: str | None, progress: Progress, started: Callable[[Path], None] = lambda root: None
 ) -> None:
     """Train every stage of a configuration, or finish the run `resume`.
 
-    `begun` gets the run's directory as soon as it exists, on the first rank. Raises InterruptedRun after a first
+    `started` gets the run's directory as soon as it exists, on the first rank. Raises InterruptedRun after a first
     Ctrl-C, once the step is finished and saved, and SmolsumError for everything that a user can fix.
     """
     if resume:
@@ -57,12 +57,12 @@ def train(
     with keeping as keeper, stop_signals((session := Session(config, keeper)).request_stop):
         progress.phase(f"loading {config.model.path} and {config.data.path}")
         with use_hook(WaitHook(notify=lambda kind, message: progress.warn(message), progress=progress.phase)):
-            setup = prepare(config, keeper.begun_with())
+            setup = prepare(config, keeper.recorded_info())
             config = setup.config  # with the learning rates that were left to the model
         notify, stopping, show = keeper.notify, session.should_stop, keeper.show_rollouts
         with closing(open_source(setup, config, notify=notify, stopping=stopping, show=show)) as source:
             kinds = planned_kinds(config, setup.task, setup.prompts["train"])
-            session.begin(setup, planned_steps(config, kinds), begun)
+            session.begin(setup, planned_steps(config, kinds), started)
             with use_hook(WaitHook(session.should_stop, keeper.notify, progress=lambda text: None)):
                 evaluate(session, START, sample=True)
                 for stage in config.stages:

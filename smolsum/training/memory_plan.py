@@ -174,7 +174,7 @@ def _no_longer_fits(plan: MemoryPlan) -> MachineError:
     return MachineError(
         f"the run began with updates that take {_described(plan.chunking, plan.group)}, which needs"
         f" {needed}; this machine has {there} ({plan.limit.source})",
-        hint=f"close other programs, or resume on a larger machine; {VARIABLE}={_above(plan.peak)} goes on anyway",
+        hint=f"close other programs, or resume on a larger machine; {VARIABLE}={_above(plan.peak)} starts all the same",
     )
 
 

@@ -69,7 +69,7 @@ def train(
     these; where validation or test rows are missing, some of the training rows take their place. `rewards` are names of
     signals and functions with TRL's signature (`smolsum.reward` names and describes them), perhaps with weights.
     `target` is the number of tokens of a summary, or as a text the targets that prompts ask for (`16-128`); `settings`
-    are those of `--set`, `plugins` those of `--plugin`. With `resume` the run of that name or path goes on: pass the
+    are those of `--set`, `plugins` those of `--plugin`. With `resume` the run of that name or path continues: pass the
     same functions and plugins again, and nothing else.
     Raises SmolsumError for everything that a user can fix; Ctrl-C as of `train_run`.
     """
@@ -107,5 +107,5 @@ def train_run(config: Config, *, resume: str | None = None, quiet: bool = False)
     """
     begun: list[Path] = []
     with Progress(quiet=quiet) as progress:
-        run_training(config, resume=resume, progress=progress, begun=begun.append)
+        run_training(config, resume=resume, progress=progress, started=begun.append)
     return begun[0]

@@ -167,10 +167,10 @@ def default_rates(rate: float) -> tuple[float, ...]:
 
 
 def sweep_rates(
-    config: Config, rates: Sequence[float], steps: int, progress: Progress, begun: Callable[[Sweep], None]
+    config: Config, rates: Sequence[float], steps: int, progress: Progress, started: Callable[[Sweep], None]
 ) -> Sweep:
-    """Try each of the rates (empty: `default_rates`) for so many steps, and return the sweep; `begun` gets it when its
-    first trial begins. Workers are not used: they would get weights that are thrown away.
+    """Try each of the rates (empty: `default_rates`) for so many steps, and return the sweep; `started` gets it when
+    its first trial begins. Workers are not used: they would get weights that are thrown away.
 
     Raises InterruptedRun after Ctrl-C, when the sweep has the finished trials; UsageError with several ranks; and the
     errors of training.
@@ -195,7 +195,7 @@ def sweep_rates(
         _begin_trial(session, keeper, setup, stage, 0.0, steps, start)
         progress.phase(f"measuring the weights at the start, stage {stage}")
         sweep = _measure_start(session, keeper, setup, source)
-        begun(sweep)
+        started(sweep)
         progress.plan([(f"{rate:g}", steps) for rate in rates], setup.task.evaluation.watched, part="rate")
         for rate in rates:
             progress.phase(f"trying learning rate {rate:g}, {steps} steps")

@@ -1,4 +1,4 @@
-"""Where a run goes on: its settings, the fingerprints and steps of its stages, the checkpoints that they save and
+"""Where a run continues: its settings, the fingerprints and steps of its stages, the checkpoints that they save and
 restore."""
 
 import json
@@ -28,7 +28,7 @@ from smolsum.training.setup import stage_fingerprint
 
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
-"""what a stage needs to go on, apart from weights and optimizer; only in checkpoints of stages that have any"""
+"""what a stage needs to continue, apart from weights and optimizer; only in checkpoints of stages that have any"""
 
 
 def fingerprints(config: Config, provenance: Mapping[str, Any], steps: Mapping[str, int]) -> dict[str, str]:
@@ -57,7 +57,7 @@ def span(steps: Mapping[str, int], name: str) -> tuple[int, int]:
 
 
 def resume_point(steps: Mapping[str, int], whole: Sequence[Checkpoint]) -> int:
-    """Return the step to go on from, given the run's undamaged checkpoints. A stage starts from the end of the stage
+    """Return the step to continue from, given the run's undamaged checkpoints. A stage starts from the end of the stage
     before it: where that checkpoint is missing or damaged, the run goes back to that stage."""
     point = 0
     for name in steps:
@@ -77,7 +77,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 class StageCheckpoints:
     """The checkpoints of the run at `paths`, whose stages take `steps` and have `fingerprints`.
 
-    `point` is the step to go on from; `damaged` holds path and problem of the damaged checkpoints, by step.
+    `point` is the step to continue from; `damaged` holds path and problem of the damaged checkpoints, by step.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class StageCheckpoints:
         self._best: dict[str, dict[str, Any]] = {}
 
     def own(self, name: str) -> Checkpoint | None:
-        """Return this run's checkpoint from which the stage goes on; None if it has not begun."""
+        """Return this run's checkpoint from which the stage continues; None if it has not begun."""
         start, end = span(self._steps, name)
         found = [c for c in self._whole if start < c.step <= end]
         return found[-1] if found else None

@@ -1,4 +1,4 @@
-"""A training on one rank: what it consists of, where it is, and how it begins, goes on and stops."""
+"""A training on one rank: what it consists of, where it is, and how it begins, continues and stops."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from smolsum.training.system_metrics import SystemMeter
 class Session:
     """The training of a run, which `keeper` writes down.
 
-    `at` is where it is. `state` is what the stage needs to go on apart from weights and optimizer: values in JSON by
+    `at` is where it is. `state` is what the stage needs to continue apart from weights and optimizer: values in JSON by
     name, as the checkpoint had them; `learns` adds what changes with the steps. `reference` are the parameters (or
     adapters) that the stage's KL term compares with (`grpo.reference`); None where beta is 0.
     """
@@ -37,15 +37,15 @@ class Session:
         self._restored: Checkpoint | None = None
         self._leaving = False
 
-    def begin(self, setup: Setup, plan: Mapping[str, int], begun: Callable[[Path], None]) -> None:
-        """Take over the setup and the steps by stage, and find out where to go on; `begun` gets the run's directory.
-        Raises UsageError where another rank would train something else, or where a resumed run would."""
+    def begin(self, setup: Setup, plan: Mapping[str, int], started: Callable[[Path], None]) -> None:
+        """Take over the setup and the steps by stage, and find out where to continue; `started` gets the run's
+        directory. Raises UsageError where another rank would train something else, or where a resumed run would."""
         self.setup, self.config, self.at.plan = setup, setup.config, dict(plan)
         self.fingerprints = fingerprints(self.config, setup.provenance, plan)
-        self.keeper.begin(setup, self.fingerprints, begun)
+        self.keeper.begin(setup, self.fingerprints, started)
 
     def restore(self, stage: str) -> bool:
-        """Make this stage the current one and bring the model to where it begins or goes on; True if the stage is
+        """Make this stage the current one and bring the model to where it begins or continues; True if the stage is
         finished already. The end of a stage is copied from another run that trained the same one, except for the last
         stage."""
         self.at.stage, (start, end) = stage, span(self.at.plan, stage)
@@ -72,7 +72,7 @@ class Session:
         return self._run_start if beta > 0 else None
 
     def load_optimizer(self, optimizer: Optimizer) -> None:
-        """Restore the optimizer where the stage goes on from a checkpoint, or keeps the moments of the stage before."""
+        """Restore the optimizer where the stage continues from a checkpoint or keeps the moments of the one before."""
         kept = self.config.optimizer.between_stages == "kept" and self.at.step > 0 and self.at.stage_step == 0
         before = self.keeper.checkpoint(self.at.step) if kept else None
         if folder := self._restored.path if self._restored else before:

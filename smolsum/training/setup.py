@@ -73,13 +73,13 @@ class Setup:
     warnings: tuple[str, ...]
 
 
-def prepare(config: Config, begun: RunInfo | None = None) -> Setup:
-    """Load everything that `config` names; `begun` is run.json of a run that is resumed. Raises the errors of loading,
-    UsageError for prompts over `max_input_tokens`, and MachineError where the memory does not suffice."""
+def prepare(config: Config, recorded: RunInfo | None = None) -> Setup:
+    """Load everything that `config` names; `recorded` is run.json of a run that is resumed. Raises the errors of
+    loading, UsageError for prompts over `max_input_tokens`, and MachineError where the memory does not suffice."""
     policy = load_shapes(config)
     config, task = choose_rates(config, policy.model), TASKS[config.task.name]
     splits, prompts, warnings = _load_prompts(config, task, policy)
-    memory = plan_memory(config, policy, prompts["train"], begun, load_shapes)
+    memory = plan_memory(config, policy, prompts["train"], recorded, load_shapes)
     raise_wired_limit()
     read_weights(policy)
     policy = dataclasses.replace(policy, system=shared_system(prompts["train"]))
