@@ -36,11 +36,11 @@ class Trainer:
         self.calls: list[dict[str, Any]] = []
         self.action: Callable[[], object] = lambda: None
 
-    def train(self, config: Config, *, resume: str | None, progress: Progress, begun: Callable[[Path], None]) -> None:
+    def train(self, config: Config, *, resume: str | None, progress: Progress, started: Callable[[Path], None]) -> None:
         self.calls.append({"config": config, "resume": resume})
         progress.note("training")
         self.action()
-        begun(Path("runs/one"))
+        started(Path("runs/one"))
 
 
 @pytest.fixture
