@@ -57,4 +57,4 @@ class Stateful:
         return None
 
     def load(self, state: Any) -> None:
-        """Go on from a checkpoint with this state."""
+        """Continue from a checkpoint with this state."""

@@ -1,5 +1,6 @@
 """The order in which a stage takes its prompts: shuffled, mixed by kind, or mixed by what each kind has taught."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from math import exp
 from statistics import fmean
@@ -88,7 +89,7 @@ class PromptOrder(Stateful):
         return order
 
 
-class DrawnOrder(PromptOrder):
+class DrawnOrder(PromptOrder, ABC):
     """An order that draws the prompts of a step by what it observed in the steps before.
 
     An order of one's own overrides `draw` and `learn`, and `state` and `load` for what these change. A step is drawn
@@ -105,13 +106,13 @@ class DrawnOrder(PromptOrder):
         self._first = 0
         """the step of the first ones drawn"""
 
+    @abstractmethod
     def draw(self) -> list[int]:
         """Return the places in `prompts` of the next step to be drawn, `size` of them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def learn(self, sampled: Sampled) -> Mapping[str, float]:
         """Take in a step, and return metrics of it."""
-        raise NotImplementedError
 
     def _at(self, place: int) -> Prompt:
         while len(self._drawn) < self._steps_drawn:
