@@ -21,7 +21,7 @@ from scipy import stats
 
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.record_io import has_scores, read_summary
+from smolsum.runs.typed_json import has_scores, read_summary
 from smolsum.stats.several import hypervolume
 
 METHODS = ("lagrange", "pid", "gdpo", "sum", "gate")

@@ -17,10 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from smolsum.evaluate.judge_cost import JudgeCost
-from smolsum.evaluate.judging import JudgeJob, JudgeOptions, ask_judge
 from smolsum.llm.endpoints import Endpoint
 from smolsum.llm.request_policy import RequestPolicy
+from smolsum.results.evaluate.judge_cost import JudgeCost
+from smolsum.results.evaluate.judging import JudgeJob, JudgeOptions, ask_judge
 from smolsum.tasks.tldr.criteria import CRITERIA
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
@@ -52,7 +52,7 @@ def ours(url: str, calls: int, concurrency: int) -> float:
 
 def theirs(url: str, calls: int, concurrency: int) -> float:
     """Return the seconds for as many calls through DeepEval's model for OpenAI, which makes a client for each."""
-    import smolsum.evaluate.geval  # noqa: F401  its settings
+    import smolsum.results.evaluate.geval  # noqa: F401  its settings
 
     # isort: split
     from deepeval.metrics import GEval
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=16, metavar="N")
     parser.add_argument("--deepeval", action="store_true", help="also DeepEval's own client")
     arguments = parser.parse_args()
-    import smolsum.evaluate.geval  # noqa: F401  leaves its import out of the measurement
+    import smolsum.results.evaluate.geval  # noqa: F401  leaves its import out of the measurement
 
     command = [sys.executable, str(SERVER), "--latency", str(arguments.latency)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

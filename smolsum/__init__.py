@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from smolsum.grpo.learning_rate import learning_rate as learning_rate
     from smolsum.grpo.loss import policy_loss as policy_loss
     from smolsum.grpo.optimizer import Optimizer as Optimizer
+    from smolsum.grpo.python_api import load_prompts as load_prompts
+    from smolsum.grpo.python_api import make_config as make_config
+    from smolsum.grpo.python_api import make_prompt as make_prompt
+    from smolsum.grpo.python_api import train as train
+    from smolsum.grpo.python_api import train_run as train_run
     from smolsum.policy.cpu import prepare_cpu as prepare_cpu
     from smolsum.policy.load import Policy as Policy
     from smolsum.policy.load import load_policy as load_policy
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from smolsum.policy.logprobs import group_logprobs as group_logprobs
     from smolsum.policy.weights import load_trained as load_trained
     from smolsum.policy.weights import save_trained as save_trained
+    from smolsum.results.score_columns import load_scores as load_scores
     from smolsum.rewards import REWARDS as REWARDS
     from smolsum.rewards.combine import combine as combine
     from smolsum.rewards.combine import score_all as score_all
@@ -37,7 +43,6 @@ if TYPE_CHECKING:
     from smolsum.rollout.source import sample_groups as sample_groups
     from smolsum.runs.paths import open_run as open_run
     from smolsum.runs.reader import read_run as read_run
-    from smolsum.stats.loading import load_scores as load_scores
     from smolsum.stats.paired import paired_ttest as paired_ttest
     from smolsum.tasks.base import Metric as Metric
     from smolsum.tasks.base import Task as Task
@@ -45,11 +50,6 @@ if TYPE_CHECKING:
     from smolsum.tasks.base import TaskPresets as TaskPresets
     from smolsum.tasks.base import TaskPrompts as TaskPrompts
     from smolsum.tasks.base import TaskRewards as TaskRewards
-    from smolsum.training.python_api import load_prompts as load_prompts
-    from smolsum.training.python_api import make_config as make_config
-    from smolsum.training.python_api import make_prompt as make_prompt
-    from smolsum.training.python_api import train as train
-    from smolsum.training.python_api import train_run as train_run
     from smolsum.types import Criterion as Criterion
     from smolsum.types import Prompt as Prompt
     from smolsum.types import Rollout as Rollout
@@ -73,10 +73,10 @@ _NAMES = {
     "rollout.source": ("sample_groups",),
     "runs.paths": ("open_run",),
     "runs.reader": ("read_run",),
-    "stats.loading": ("load_scores",),
+    "results.score_columns": ("load_scores",),
     "stats.paired": ("paired_ttest",),
     "tasks.base": ("Metric", "Task", "TaskEvaluation", "TaskPresets", "TaskPrompts", "TaskRewards"),
-    "training.python_api": ("load_prompts", "make_config", "make_prompt", "train", "train_run"),
+    "grpo.python_api": ("load_prompts", "make_config", "make_prompt", "train", "train_run"),
     "types": ("Criterion", "Prompt", "Rollout", "RolloutGroup"),
 }
 """the public names of each module"""

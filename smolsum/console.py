@@ -16,6 +16,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from smolsum.errors import SmolsumError
@@ -29,6 +31,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 """Control characters except line ends and tabs, and characters that change the direction of text."""
 METER_S, FIRST_S = 10.0, 3.0
 """Seconds between two lines of a meter, where there is no bar, and before the first one."""
+POLL_S = 0.2
+"""Seconds between two checks whether the user wants to stop."""
 _plain = False
 
 
@@ -251,6 +255,43 @@ def stop_signals(request_stop: Callable[[], bool], said: str = "finishing the st
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class WaitHook:
+    """What the surrounding command adds to waits: whether the user wants to stop, and where events (kind and sentence)
+    and progress messages go."""
+
+    stopping: Callable[[], bool] = lambda: False
+    notify: Callable[[str, str], None] = lambda kind, message: warn(message)
+    progress: Callable[[str], None] = lambda text: narrate(text)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait; False as soon as the user wants to stop."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self.stopping():
+                return False
+            time.sleep(min(POLL_S, left))
+        return not self.stopping()
+
+
+_hook: ContextVar[WaitHook] = ContextVar("_hook", default=WaitHook())  # noqa: B039  it is frozen
+
+
+@contextmanager
+def use_hook(hook: WaitHook) -> Iterator[None]:
+    """Send the events and progress of the block to `hook`, and let it end waits."""
+    token = _hook.set(hook)
+    try:
+        yield
+    finally:
+        _hook.reset(token)
+
+
+def current_hook() -> WaitHook:
+    """Return the hook of the surrounding command."""
+    return _hook.get()
 
 
 def _discard_stdout() -> None:

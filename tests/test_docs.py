@@ -201,19 +201,19 @@ def test_configuration_page_is_up_to_date() -> None:
     assert make_config_docs.PAGE.read_text(encoding="utf-8") == make_config_docs.page()
 
 
-def test_architecture_shows_the_floors() -> None:
-    """The table of rooms has each room on the floor that the import contract gives it."""
+def test_architecture_shows_the_levels() -> None:
+    """The table of packages has each package on the level that the import contract gives it."""
     contracts = tomli.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["type"] == "layers")
-    floors = {
-        (floor, name.rpartition(".")[2].strip())
-        for floor, layer in enumerate(reversed(layers), start=1)
+    levels = {
+        (level, name.rpartition(".")[2].strip())
+        for level, layer in enumerate(reversed(layers), start=1)
         for name in re.split("[|:]", layer)
     }
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d) \| ([^|]*) \|", page, re.MULTILINE)
-    shown = {(int(floor), name) for floor, names in rows for name in re.findall(r"`(\w+)(?:/|\.py)`", names)}
-    assert shown == floors
+    shown = {(int(level), name) for level, names in rows for name in re.findall(r"`(\w+)(?:/|\.py)`", names)}
+    assert shown == levels
 
 
 def test_worker_page_lists_health() -> None:
@@ -241,7 +241,7 @@ def said(tree: ast.Module) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "smolsum").glob("*/")), ids=lambda path: path.name)
-def test_words_of_a_room_are_plain(path: Path) -> None:
+def test_words_of_a_package_are_plain(path: Path) -> None:
     """So do the docstrings and help texts of the package."""
     texts = [text for file in path.rglob("*.py") for text in said(ast.parse(file.read_text(encoding="utf-8")))]
     assert re.findall(rf"\b(?:{UNCLEAR})\b", " ".join(texts).replace("None", ""), re.IGNORECASE) == []

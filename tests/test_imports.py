@@ -11,7 +11,7 @@ from support.places import ROOT
 
 HEAVY = frozenset((
     "datasets", "deepeval", "httpx", "huggingface_hub", "mlx", "mlx_lm", "nltk", "numpy", "polars", "rich",
-    "rouge_score", "sacrebleu", "scipy", "smolsum.evaluate.judging", "textual", "torch", "transformers",
+    "rouge_score", "sacrebleu", "scipy", "smolsum.results.evaluate.judging", "textual", "torch", "transformers",
 ))  # fmt: skip
 MODELS = {"datasets", "mlx", "mlx_lm", "transformers"}
 APPS = {"deepeval", "textual", "torch"}
@@ -54,9 +54,9 @@ def test_help_lists_tasks(command: str) -> None:
         # nothing that computes; the data are read with polars
         (f"{RUN_MAIN}(['train', '--dry-run', '--quiet'])", {"polars"}),
         # a run that is not on a terminal shows its progress without Rich
-        ("from smolsum.training.progress import Progress\nwith Progress() as p: p.phase('loading')", set()),
+        ("from smolsum.grpo.progress import Progress\nwith Progress() as p: p.phase('loading')", set()),
         # scores are compared without MLX and without any library of models
-        ("import smolsum.stats, smolsum.stats.compare, smolsum.stats.loading", {"numpy", "polars", "scipy"}),
+        ("import smolsum.stats, smolsum.results.compare, smolsum.results.score_columns", {"numpy", "polars", "scipy"}),
         # a page of text needs no app
         ("import smolsum.watch.app, smolsum.watch.start_trainer", {"rich", "textual"}),
         ("import smolsum.watch.layout, smolsum.watch.start_trainer", {"rich"}),
@@ -72,15 +72,15 @@ def test_what_is_light_loads_little(code: str, may: set[str]) -> None:
     ("modules", "never"),
     [
         # run directories, lists of them and reports are read on a machine without MLX
-        *((f"smolsum.runs.{name}", MODELS) for name in ("paths", "run_writer", "checkpoints", "reader", "listing")),
+        *((f"smolsum.runs.{name}", MODELS) for name in ("paths", "writer", "checkpoints", "reader", "listing")),
         ("smolsum.runs.listing", APPS),
-        ("smolsum.report.build, smolsum.report.collect, smolsum.report.write", MODELS | APPS),
+        ("smolsum.results.report.build, smolsum.results.report.collect, smolsum.results.report.write", MODELS | APPS),
         # the trainer loads nothing of the view; it and an evaluation without a judge neither judge nor DeepEval
-        ("smolsum.training.loop", {"textual", "deepeval", "smolsum.evaluate.judging"}),
-        ("smolsum.evaluate.run", {"deepeval", "smolsum.evaluate.judging"}),
+        ("smolsum.grpo.loop", {"textual", "deepeval", "smolsum.results.evaluate.judging"}),
+        ("smolsum.results.evaluate.run", {"deepeval", "smolsum.results.evaluate.judging"}),
     ],
 )
-def test_what_a_room_never_loads(modules: str, never: set[str]) -> None:
+def test_what_a_package_never_loads(modules: str, never: set[str]) -> None:
     assert not never & loaded(f"import {modules}")
 
 
@@ -92,7 +92,7 @@ def test_judge_is_quiet() -> None:
         "sys.addaudithook(lambda event, _: event in ('socket.connect', 'socket.getaddrinfo') and os._exit(9))\n"
         "os.chdir(tempfile.mkdtemp())\n"
         "pathlib.Path('.env').write_text('FROM_DOTENV=1')\n"
-        "from smolsum.evaluate.geval import fingerprint\n"
+        "from smolsum.results.evaluate.geval import fingerprint\n"
         "from smolsum.tasks.tldr.criteria import CRITERIA\n"
         "for criterion in CRITERIA: asyncio.run(fingerprint(criterion))\n"
         "from deepeval.config.settings import get_settings\n"

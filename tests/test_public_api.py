@@ -16,7 +16,7 @@ from support.training import SETTINGS
 
 import smolsum
 from smolsum.config.sections import Config
-from smolsum.training import python_api
+from smolsum.grpo import python_api
 
 PAGE = ROOT / "docs" / "python.md"
 IMPORT_MODULES = 60

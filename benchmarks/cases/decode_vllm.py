@@ -10,8 +10,8 @@ from pathlib import Path
 
 from shapes import arguments, time_decoding
 
-from smolsum.worker.engines.vllm_process import VllmServer
-from smolsum.worker.engines.vllm_setup import flags, installed
+from smolsum.rollout.worker.engines.vllm_process import VllmServer
+from smolsum.rollout.worker.engines.vllm_setup import flags, installed
 
 
 def main() -> None:

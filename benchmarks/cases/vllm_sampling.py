@@ -17,8 +17,8 @@ from random_model import write_random_model
 from shapes import Batches, Stopwatch, arguments, report
 
 from smolsum.policy.load import encode_chat, load_policy
-from smolsum.worker.engines.vllm_process import VllmServer
-from smolsum.worker.engines.vllm_setup import flags, installed
+from smolsum.rollout.worker.engines.vllm_process import VllmServer
+from smolsum.rollout.worker.engines.vllm_setup import flags, installed
 
 Prompts = list[list[list[int]]]
 """token ids of each prompt of each step"""

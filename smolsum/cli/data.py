@@ -73,7 +73,7 @@ def data(
     if commit := commit_of(resolved.config.data.path):
         console.narrate(f"{resolved.config.data.path} is at commit {commit}")
     if resolved.config.difficulty.by != "none":
-        from smolsum.training.difficulty import planned_kinds
+        from smolsum.grpo.difficulty import planned_kinds
 
         _show_kinds({"train": planned_kinds(resolved.config, chosen, splits["train"].examples)})
     elif chosen.prompts.category:
@@ -114,8 +114,8 @@ def _write(folder: Path, contents: dict[str, str]) -> None:
 
 def _show_prompt(config: Config, splits: Mapping[str, Split]) -> None:
     """Print the system prompt, and what the model gets of the first training prompt, with the lengths of all."""
+    from smolsum.grpo.setup.data_preview import COLUMNS, preview
     from smolsum.tasks import TASKS
-    from smolsum.training.data_preview import COLUMNS, preview
 
     first = TASKS[config.task.name].prompts.messages(splits["train"].examples[0], config)
     console.narrate(f"system prompt: {' '.join(one['content'] for one in first if one['role'] == 'system') or 'none'}")

@@ -35,8 +35,8 @@ def doctor(
     that you set up.
     """
     from smolsum.config.resolve import model_path
+    from smolsum.grpo.setup.machine_check import examine
     from smolsum.tasks import TASKS
-    from smolsum.training.machine_check import examine
 
     findings = examine(
         os.environ,

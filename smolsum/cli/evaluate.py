@@ -30,10 +30,10 @@ from smolsum.types import DEFAULT_ROUNDS
 
 if TYPE_CHECKING:
     from smolsum.config.sections import Config
-    from smolsum.evaluate.evaluated_model import Target, TargetOptions
-    from smolsum.evaluate.judging import JudgeOptions
+    from smolsum.grpo.grid import Selection
+    from smolsum.results.evaluate.evaluated_model import Target, TargetOptions
+    from smolsum.results.evaluate.judging import JudgeOptions
     from smolsum.runs.paths import RunPaths
-    from smolsum.training.grid import Selection
 
 ModelFlag = Annotated[
     list[str] | None,
@@ -108,8 +108,8 @@ class MeasureFlags:
 
     def for_targets(self, task: str | None) -> list[TargetOptions]:
         """Return the options of the targets, for each seed."""
-        from smolsum.evaluate.evaluated_model import TargetOptions
-        from smolsum.evaluate.sampling import DecodingSettings
+        from smolsum.results.evaluate.evaluated_model import TargetOptions
+        from smolsum.results.evaluate.sampling import DecodingSettings
 
         return [
             TargetOptions(
@@ -178,7 +178,7 @@ def evaluate(
     from smolsum.tasks.plugins import name_plugins
 
     task, _ = name_plugins(flags.plugin or [], task, flags.config)
-    judging = _judge_options(flags, quiet=output.quiet, environ=os.environ)
+    judging = _judge_options(flags, quiet=output.quiet)
     selected = bool(model or strategy or reward)
     if selected == (subject is not None):
         raise UsageError(
@@ -189,8 +189,8 @@ def evaluate(
         raise UsageError("--name and --config are for one evaluation", hint="give one run, by name or path")
 
     def find() -> dict[str, Callable[[], Target]]:
-        from smolsum.evaluate.evaluated_model import find_target
-        from smolsum.training.grid import select
+        from smolsum.grpo.grid import select
+        from smolsum.results.evaluate.evaluated_model import find_target
 
         if subject is not None:
             found = {subject: subject}
@@ -212,7 +212,7 @@ def evaluate(
 def _finished_runs(selection: Selection, folder: Path) -> Sequence[RunPaths]:
     """Return the finished runs of a selection, with a warning for what is absent or unfinished. Raises UsageError
     without any."""
-    from smolsum.training.grid import choose
+    from smolsum.grpo.grid import choose
 
     finished, unfinished, absent = choose(selection, folder)
     for run in unfinished:
@@ -259,22 +259,19 @@ def baseline(
     from smolsum.tasks.plugins import name_plugins
 
     task, _ = name_plugins(flags.plugin or [], task, flags.config)
-    judging = _judge_options(flags, quiet=output.quiet, environ=os.environ)
-    from smolsum.training.grid import select
+    judging = _judge_options(flags, quiet=output.quiet)
+    from smolsum.grpo.grid import select
 
     models = select(model, None, None, task).models
     if flags.name and len(models) > 1:
         raise UsageError(f"--name is for one model, and there are {len(models)}", hint="give one --model")
 
     def find() -> dict[str, Callable[[], Target]]:
-        from smolsum.evaluate.evaluated_model import baseline_targets
-        from smolsum.evaluate.sampling import ApiModel
-        from smolsum.llm.endpoints import POLICY, find_endpoint
-        from smolsum.llm.request_policy import RequestPolicy
+        from smolsum.results.evaluate.evaluated_model import baseline_targets
+        from smolsum.results.evaluate.sampling import find_api
 
-        endpoints = [find_endpoint(one, os.environ, POLICY) for one in api or []]
-        requests = RequestPolicy(flags.attempts, flags.deadline, concurrency=flags.concurrency)
-        apis = [ApiModel(endpoint, requests) for endpoint in endpoints]
+        asking = (flags.attempts, flags.deadline, flags.concurrency)
+        apis = [find_api(one, os.environ, *asking) for one in api or []]
         targets = [
             target
             for options in flags.for_targets(task)
@@ -296,40 +293,24 @@ def _prompt(config: Config) -> str:
     return next((message["content"] for message in messages if message["role"] == "system"), "")
 
 
-def _judge_options(flags: MeasureFlags, *, quiet: bool, environ: Mapping[str, str]) -> JudgeOptions | None:
-    """Return the judge by flag, $SMOLSUM_JUDGE_MODEL or a base URL that is set; None without a judge. Raises UsageError
-    for a judge without a key or a URL, and for a second one without a first."""
-    from smolsum.llm.endpoints import DEFAULT_JUDGE, JUDGE, SECOND_JUDGE, find_endpoint, has_url
-
-    default = DEFAULT_JUDGE if has_url(JUDGE, environ) else None
-    model = environ.get("SMOLSUM_JUDGE_MODEL") or default if flags.judge is None else flags.judge
-    second = flags.second_judge
+def _judge_options(flags: MeasureFlags, *, quiet: bool) -> JudgeOptions | None:
+    """Return the judges that the flags or the environment name; None without any."""
     if not math.isfinite(flags.deadline):
         raise UsageError(f"--deadline {flags.deadline} is not a finite number of seconds", hint="--deadline 600")
-    if not model or model == "none":
-        if second:
-            raise UsageError("--second-judge needs a first one", hint="--judge MODEL")
-        return None
-    itself = UsageError(f"{model} cannot be its own second judge", hint="--second-judge with another model")
-    if model == second and not environ.get(SECOND_JUDGE.url_variable, "").strip():
-        raise itself
-    judge = find_endpoint(model, environ, JUDGE)
-    other = find_endpoint(second, environ, SECOND_JUDGE) if second else None
-    if other is not None and other.name == judge.name:
-        raise itself
+    from smolsum.results.evaluate.judge_cost import JudgeCost
+    from smolsum.results.evaluate.judging import find_judges
 
-    from smolsum.evaluate.judge_cost import JudgeCost
-    from smolsum.evaluate.judging import JudgeOptions
-    from smolsum.llm.request_policy import RequestPolicy
-
-    return JudgeOptions(
-        endpoint=judge,
-        second=other,
+    cost = JudgeCost(flags.max_cost, agreed=flags.yes, quiet=quiet)
+    return find_judges(
+        flags.judge,
+        flags.second_judge,
+        os.environ,
+        cost=cost,
         rounds=flags.rounds,
-        requests=RequestPolicy(flags.attempts, flags.deadline, concurrency=flags.concurrency),
-        cost=JudgeCost(flags.max_cost, agreed=flags.yes, quiet=quiet),
+        attempts=flags.attempts,
+        deadline_s=flags.deadline,
+        concurrency=flags.concurrency,
         fresh=flags.fresh,
-        by_flag=bool(flags.judge or second),
     )
 
 
@@ -357,10 +338,9 @@ def _measure(
     try:
         if not output.quiet:
             console.narrate("starting")  # the imports below take seconds on a cold disk
-        from smolsum.evaluate.run import evaluate_all
-        from smolsum.llm.request_policy import WaitHook, use_hook
+        from smolsum.results.evaluate.run import evaluate_all
 
-        with use_hook(WaitHook(progress=(lambda text: None) if output.quiet else console.narrate)):
+        with console.use_hook(console.WaitHook(progress=(lambda text: None) if output.quiet else console.narrate)):
             evaluate_all(find(), split=flags.split, judging=judging, skip=skip, quiet=output.quiet, remedy=remedy)
     except KeyboardInterrupt as error:
         raise InterruptedRun("interrupted; what was generated and judged is kept", hint=remedy) from error

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from dataclasses import replace as with_fields
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,14 +18,7 @@ from smolsum import console
 from smolsum.cli.options import RunsFlag, runs_folder
 from smolsum.config.hub import hub_name, silence_hub_client
 from smolsum.errors import SmolsumError, UnreachableError, UsageError
-from smolsum.files import locked, replace, writing
 
-if TYPE_CHECKING:
-    from smolsum.policy.load import Policy
-    from smolsum.runs.checkpoints import Checkpoint
-    from smolsum.runs.paths import RunPaths
-
-REMEDY = "smolsum export again"
 LOGIN = "hf auth login, or HF_TOKEN=…"
 AGAIN = "try again later: no file was changed there"
 SILENT_S = 120.0
@@ -82,7 +73,7 @@ def export(
     settings, metrics and scores that the card's numbers are from. Texts of the data, users' code and paths of this
     machine stay here. With --format gguf the model is one GGUF file, with a Modelfile for Ollama.
     """
-    _write_export(run, folder, flags, title=folder.expanduser().absolute().name)
+    _write(run, folder, flags, title=folder.expanduser().absolute().name)
     console.data(str(folder))
 
 
@@ -139,14 +130,14 @@ def _exported(source: str, flags: ExportFlags, title: str) -> Iterator[Path]:
         raise UsageError(f"{source} is a model, not a run or an export", hint="smolsum export RUN DIR makes an export")
     with tempfile.TemporaryDirectory(prefix="smolsum-") as place:
         made = Path(place) / title
-        _write_export(source, made, flags, title=title)
+        _write(source, made, flags, title=title)
         yield made
 
 
 def _upload(folder: Path, repository: str, *, private: bool, revision: str, message: str) -> str:
     """Upload the files as one commit, and return the address. Raises UsageError for a card that is no text, and for a
     public repository where a private one is wanted; other errors as of `_hub_errors`."""
-    from smolsum.report.card import CARD, PLACE
+    from smolsum.results.report.card import CARD, PLACE
 
     try:
         card = (folder / CARD).read_text(encoding="utf-8").replace(PLACE, repository)
@@ -231,109 +222,19 @@ def _hub_errors(repository: str) -> Iterator[None]:
         raise UnreachableError(f"the hub does not answer{offline}: {reason}", hint=AGAIN) from error
 
 
-def _write_export(reference: str, folder: Path, flags: ExportFlags, *, title: str) -> None:
-    """Write what the command exports into a new or empty folder, or nothing. Raises UsageError for a run or folder that
-    does not serve."""
-    from smolsum.policy.export import export_adapters, export_gguf, export_policy
-    from smolsum.report.card import CardFacts, card_files
-    from smolsum.runs.checkpoints import full_disk_is_os_error
-    from smolsum.runs.evidence import write_evidence
-    from smolsum.runs.paths import safe_name
-    from smolsum.runs.record_io import has_scores, read_object, read_summary
+def _write(reference: str, folder: Path, flags: ExportFlags, *, title: str) -> None:
+    """Write what the command exports into a new or empty folder, or nothing."""
+    from smolsum.results.export import find_exported, write_export
 
-    if flags.format == "gguf" and flags.adapter:
-        raise UsageError("a GGUF file has the whole model, not the adapters", hint="leave --adapter out")
     if flags.format != "gguf" and flags.gguf_type:
         raise UsageError(f"--gguf-type {flags.gguf_type} is for GGUF files", hint="add --format gguf")
-    run, checkpoint = _find(reference, flags)
-    with _building(folder) as building:
-        evidence = write_evidence(run, checkpoint.step, building / "evidence", REMEDY, console.warn)
-        if not any(
-            read_summary(one).step == checkpoint.step for one in evidence.evaluations.glob("*") if has_scores(one)
-        ):
-            raise UsageError(
-                f"step {checkpoint.step} of {run.name} was not evaluated, so its card would have no results",
-                hint=f"smolsum eval {checkpoint.path}",
-            )
-        policy = _load(run, checkpoint)
-        with writing(folder, REMEDY), full_disk_is_os_error(building):
-            file, dtype = "", str(policy.dtype)
-            if flags.format == "gguf":
-                dtype, most = flags.gguf_type or "Q8_0", int(read_object(run.config)["sampling"]["max_new_tokens"])
-                file, count = export_gguf(policy, building, kind=dtype, name=safe_name(title), most=most)
-            else:
-                count = (export_adapters if flags.adapter else export_policy)(policy, building)
-        facts = CardFacts(title, checkpoint.step, count, dtype, policy.system, flags.license, flags.adapter, file)
-        for name, text in card_files(evidence, facts, building).items():
-            replace(building / name, text.encode("utf-8", "backslashreplace"), REMEDY)
-    if not flags.license:
-        console.warn("the card names no licence: --license NAME; that of the base model binds too")
-
-
-def _find(reference: str, flags: ExportFlags) -> tuple[RunPaths, Checkpoint]:
-    from smolsum.runs.checkpoints import best_of, find_checkpoint, list_checkpoints, no_best, whole
-    from smolsum.runs.paths import open_run
-    from smolsum.runs.record_io import read
-    from smolsum.runs.records import RunSettings
-
-    runs_dir = runs_folder(flags.runs_dir)
-    run, checkpoint = find_checkpoint(reference, runs_dir)
-    if run is None or checkpoint is None:
-        open_run(reference, runs_dir)  # says what is wrong
-        raise UsageError(f"{reference} is not a run", hint="smolsum runs lists them")
-    if not flags.best:
-        return run, checkpoint
-    best = best_of(list_checkpoints(run), read(run.config, RunSettings).stages)
-    if best is None:
-        raise no_best(reference)
-    return run, whole([best], best.path)
-
-
-def _load(run: RunPaths, checkpoint: Checkpoint) -> Policy:
-    """Return the policy of a checkpoint, in the type that it was trained in."""
-    from smolsum.config.sections import LoraConfig, ModelConfig
-    from smolsum.policy.export import load_checkpoint
-    from smolsum.policy.load import DTYPES
-    from smolsum.runs.record_io import read, read_object
-    from smolsum.runs.records import RunInfo
-
-    settings, info = read_object(run.config), read(run.info, RunInfo)
-    try:
-        model, lora = ModelConfig(**settings["model"]), LoraConfig(**settings.get("lora", {}))
-    except (KeyError, TypeError) as error:
-        raise SmolsumError(f"{run.config} is damaged: {error}", hint="restore it from a copy") from error
-    commit, name = info.revisions.get(model.path), hub_name(model.path)
-    path = str(with_fields(name, revision=commit)) if name and commit else model.path
-    dtype = next((one for one in DTYPES if one == info.model.dtype), model.dtype)
-    adapter = lora if model.adapter == "lora" else None
-    return load_checkpoint(
-        checkpoint.path, with_fields(model, path=path, dtype=dtype), adapter, base=info.model.weights
+    run, checkpoint = find_exported(reference, runs_folder(flags.runs_dir), best=flags.best)
+    write_export(
+        run,
+        checkpoint,
+        folder,
+        title=title,
+        adapter=flags.adapter,
+        gguf_type=flags.gguf_type or "Q8_0" if flags.format == "gguf" else "",
+        license=flags.license,
     )
-
-
-@contextmanager
-def _building(folder: Path) -> Iterator[Path]:
-    """Give a folder that becomes `folder` once the block ends without an error. Raises UsageError for one that has
-    files already or cannot be made, for the current one, and where another process exports to it."""
-    try:
-        target = folder.expanduser().resolve()  # a link stays, and what it leads to is replaced
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise UsageError(f"{folder} exists and is not an empty directory", hint="choose another, or remove it")
-        if target == Path.cwd() or target.is_mount():  # neither can be replaced
-            raise UsageError(f"{folder} is in use, as a mount or by this shell", hint="name a new directory in it")
-        building = target.with_name(f".{target.name}.tmp")
-        building.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
-        what = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot write {folder}: {what}", hint="choose another directory") from error
-    lock = building / ".lock"
-    with locked(lock, f"{folder} is being exported to", REMEDY):
-        try:
-            for path in set(building.iterdir()) - {lock}:  # what a killed export left
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-            yield building
-            with writing(folder, REMEDY):
-                lock.unlink()
-                building.replace(target)
-        finally:
-            shutil.rmtree(building, ignore_errors=True)

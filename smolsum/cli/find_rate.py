@@ -19,7 +19,7 @@ from smolsum.files import replace
 if TYPE_CHECKING:
     from smolsum.config.resolve import Resolved
     from smolsum.config.sections import Config
-    from smolsum.training.rate_sweep import Sweep, Trial
+    from smolsum.grpo.setup.rate_sweep import Sweep, Trial
 
 SWEEP_FLAGS = ("--rates", "--trial-steps", "--json")
 """Flags that only a sweep takes."""
@@ -83,13 +83,13 @@ def find_rate(resolved: Resolved, flags: SweepFlags, command: Sequence[str], *, 
     `command` is the command as it was typed. The record is kept in the directory of all runs. Raises SmolsumError where
     no rate can be recommended, and InterruptedRun after Ctrl-C; both after the finished trials are shown and kept.
     """
-    from smolsum.training.progress import Progress
+    from smolsum.grpo.progress import Progress
 
     config, begun = resolved.config, list["Sweep"]()
     try:
         with Progress(quiet=quiet) as progress:
             progress.phase("starting")
-            from smolsum.training.rate_sweep import sweep_rates
+            from smolsum.grpo.setup.rate_sweep import sweep_rates
 
             if config.workers.urls:
                 progress.warn("a sweep samples here: workers would get weights that are thrown away")
@@ -144,8 +144,8 @@ def _train_command(command: Sequence[str], setting: str) -> str:
 
 
 def _show(sweep: Sweep, config: Config) -> None:
+    from smolsum.grpo.setup.rate_sweep import REPETITION
     from smolsum.tasks import TASKS
-    from smolsum.training.rate_sweep import REPETITION
 
     heads = [one for one in TASKS[config.task.name].evaluation.headlines if one.name not in (LENGTH, REPETITION)]
     heads = [one for one in heads if one.name in sweep.start.greedy][:HEADLINES]
@@ -197,7 +197,7 @@ def _chart(sweep: Sweep) -> list[str]:
 
 def _say(sweep: Sweep, best: Trial) -> None:
     """Say which rate is recommended and why, and what to doubt."""
-    from smolsum.training.rate_sweep import ENOUGH, MAX_KL, MAX_REPEATED
+    from smolsum.grpo.setup.rate_sweep import ENOUGH, MAX_KL, MAX_REPEATED
 
     console.narrate(
         f"recommended: {best.rate:g}, the smallest rate with {ENOUGH:.0%} of the best gain, sampled and greedy, among "

@@ -38,10 +38,10 @@ def report(
     Runs that are damaged, unfinished or of another kind are left out with a warning. The same runs give the same bytes.
     """
 
-    from smolsum.report.build import build
-    from smolsum.report.collect import gather
-    from smolsum.report.compatibility import comparable
-    from smolsum.report.write import write
+    from smolsum.results.report.build import build
+    from smolsum.results.report.collect import gather
+    from smolsum.results.report.compatibility import comparable
+    from smolsum.results.report.write import write
 
     inputs = comparable(gather(runs, runs_folder(runs_dir)))
     for one in inputs.left_out:

@@ -121,8 +121,8 @@ def _show_settings(found: Sequence[Listed]) -> None:
     """Print a row for each setting that differs between the runs, and a column for each run."""
     from smolsum.config.presets import leaves
     from smolsum.runs.paths import RunPaths
-    from smolsum.runs.record_io import read, read_object
     from smolsum.runs.records import PluginInfo, RunInfo
+    from smolsum.runs.typed_json import read, read_object
 
     if len(found) < 2:
         raise UsageError("settings are compared between runs, and fewer than two are selected", hint="smolsum runs")

@@ -10,7 +10,7 @@ import typer
 from smolsum import console
 from smolsum.cli.options import VllmPythonFlag
 from smolsum.errors import UsageError
-from smolsum.worker.engines.vllm_setup import EXAMPLE, AddedFlags
+from smolsum.rollout.worker.engines.vllm_setup import EXAMPLE, AddedFlags
 
 
 def serve_worker(
@@ -73,15 +73,15 @@ def serve_worker(
     if quantize not in (0, 4, 8):
         raise UsageError(f"--quantize {quantize}: 0, 4 or 8 bits", hint="--quantize 4")
     from smolsum.config.resolve import model_path
+    from smolsum.rollout.worker.http_server import listen
     from smolsum.tasks import TASKS
-    from smolsum.worker.http_server import listen
 
     path = model_path(model, TASKS)
     if Path(path).exists():
         path = str(Path(path).absolute())
     secret = token if token is not None else os.environ.get("SMOLSUM_WORKER_TOKEN") or None
     listener = listen(host, port, secret)
-    from smolsum.worker.server import Settings, serve  # loads MLX
+    from smolsum.rollout.worker.server import Settings, serve  # loads MLX
 
     # vLLM's process has another working directory; not resolve(), as Python finds its environment by the link
     python = vllm_python or sys.executable

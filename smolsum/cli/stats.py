@@ -70,8 +70,8 @@ def stats(
             hint="name A and B, or --vs-baseline A for many, or join the runs of one arm with ','",
         )
 
-    from smolsum.stats.compare import Options, against_baseline, compare_two, correlations, show
-    from smolsum.stats.loading import combine_seeds, distinct, load_arm
+    from smolsum.results.compare import Options, against_baseline, compare_two, correlations, show
+    from smolsum.results.score_columns import combine_seeds, distinct, load_arm
 
     options = Options(tuple(metric or ()), alternative, matched, seed)
     arms = [load_arm(argument) for argument in scores]

@@ -30,8 +30,8 @@ from smolsum.errors import UnreachableError, UsageError
 if TYPE_CHECKING:
     from smolsum.config.resolve import Resolved
     from smolsum.config.sections import Config
-    from smolsum.training.grid import Planned, Previews
-    from smolsum.training.memory_plan import MemoryPlan
+    from smolsum.grpo.grid import Planned, Previews
+    from smolsum.grpo.setup.memory_plan import MemoryPlan
 
 VIEW_FLAGS = ("--watch", "--ascii", "--readonly")
 RESUME_FLAGS = (
@@ -149,9 +149,9 @@ def train(
         raise UsageError("--ascii and --readonly are for the view that --watch opens", hint="add --watch")
 
     from smolsum.config.resolve import render_with_sources, resolve
+    from smolsum.grpo.grid import Previews, plan, select, variants
     from smolsum.tasks import TASKS
     from smolsum.tasks.plugins import name_plugins
-    from smolsum.training.grid import Previews, plan, select, variants
 
     task, plugins = name_plugins(plugin or [], task, config)
     place = {
@@ -182,7 +182,7 @@ def train(
         if dry_run:
             previews = Previews()
             if not output.quiet and any(one.state != "done" for one in planned):
-                from smolsum.training.grid_train import check_plan
+                from smolsum.grpo.grid_train import check_plan
 
                 check_plan(planned, previews)
             _show_plan(planned, previews)
@@ -190,7 +190,7 @@ def train(
         if watch and any(one.state != "done" for one in planned):
             _leave(invocation, _train_and_watch(invocation.arguments, planned[0].root.parent, planned, **view))
             return
-        from smolsum.training.grid_train import train_grid
+        from smolsum.grpo.grid_train import train_grid
 
         train_grid(planned, quiet=output.quiet, remedy=invocation.command_line)
         return
@@ -226,14 +226,14 @@ def _tracker_list(flag: list[str] | None) -> str | None:
 
 def _train(config: Config, resume: str | None, place: Mapping[str, str | None], *, quiet: bool) -> None:
     """Train one run, or continue `resume` with its own settings except those of `place`, and print its directory."""
-    from smolsum.training.progress import Progress
+    from smolsum.grpo.progress import Progress
 
     made: list[Path] = []
     try:
         with Progress(quiet=quiet) as progress:
             progress.phase("starting")  # the imports below take seconds on a cold disk
-            from smolsum.training.loop import train as run_training
-            from smolsum.training.resume import fetched, first_folder, settings_of
+            from smolsum.grpo.loop import train as run_training
+            from smolsum.grpo.resume import fetched, first_folder, settings_of
 
             if resume and "://" in resume:
                 resume, mirror = fetched(resume, config.run.dir, place["run.mirror"], progress.note)
@@ -273,7 +273,7 @@ def _check_ahead(configs: Sequence[Config], *, warn: bool) -> None:
 
 def _show_plan(planned: Sequence[Planned], previews: Previews) -> None:
     """Print a line for each run of a grid with its state and steps, and their total."""
-    from smolsum.training.grid import labels, steps_of
+    from smolsum.grpo.grid import labels, steps_of
 
     rows, left, unknown = [], 0, False
     for one, (steps, shared) in zip(planned, steps_of(planned, previews), strict=True):
@@ -306,7 +306,7 @@ def _with_rates(resolved: Resolved, *, advise: bool) -> tuple[Resolved, str]:
     rates |= {f"stages.{name}": stage.learning_rate for name, stage in resolved.config.stages.items()}
     if not advise and all(rates.values()):  # nothing asks for the model, which takes seconds to load
         return resolved, ""
-    from smolsum.training.setup import SMALL, preview_rates
+    from smolsum.grpo.setup.prepare import SMALL, preview_rates
 
     config, parameters, reason = preview_rates(resolved.config)
     sources = dict(resolved.sources)
@@ -326,10 +326,10 @@ def _forecast(config: Config) -> tuple[dict[str, int], MemoryPlan | None, str]:
     model are on this machine; where a hub does not answer, no steps and the reason. Raises what a training would
     raise."""
     from smolsum.config.stages import needs_data, planned_steps
+    from smolsum.grpo.difficulty import planned_kinds
+    from smolsum.grpo.setup.data_preview import preview_advice
+    from smolsum.grpo.setup.prepare import forecast
     from smolsum.tasks import TASKS
-    from smolsum.training.data_preview import preview_advice
-    from smolsum.training.difficulty import planned_kinds
-    from smolsum.training.setup import forecast
 
     task, kinds = TASKS[config.task.name], tuple[str, ...]()
     try:
@@ -373,8 +373,8 @@ def _train_and_watch(
     the view, print the run's directory, or those of the grid's runs that are complete. Returns the training's exit
     code, 0 while it continues."""
     from smolsum.cli.watch import able_to_draw, show
+    from smolsum.grpo.grid import is_finished
     from smolsum.runs.paths import RunPaths
-    from smolsum.training.grid import is_finished
     from smolsum.watch.start_trainer import launch
 
     if not able_to_draw():

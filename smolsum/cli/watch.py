@@ -120,7 +120,7 @@ def show(
     from datetime import UTC, datetime
 
     from smolsum.runs.reader import Run
-    from smolsum.runs.run_state import process_lives, run_state
+    from smolsum.runs.state import process_lives, run_state
     from smolsum.watch.app import WatchApp
     from smolsum.watch.snapshot import ViewOptions
     from smolsum.watch.themes import ask_for_background, is_light

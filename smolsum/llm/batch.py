@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from smolsum.console import current_hook
 from smolsum.errors import UnreachableError
 from smolsum.llm.cache import AnswerCache, KeptAnswer, content_key
 from smolsum.llm.client import Answer, BadAnswer, Call, ChatClient, NoAnswer
 from smolsum.llm.endpoints import Endpoint
-from smolsum.llm.request_policy import RequestBudget, RequestOutcome, RequestPolicy, ask_all, current_hook
+from smolsum.llm.request_policy import RequestBudget, RequestOutcome, RequestPolicy, ask_all
 
 PROGRESS_S = 10.0
 """between two progress messages"""

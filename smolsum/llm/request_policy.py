@@ -4,8 +4,6 @@ of requests, and with waits that the user can interrupt."""
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -13,7 +11,6 @@ from typing import TypeVar
 import stamina
 from stamina.instrumentation import set_on_retry_hooks
 
-from smolsum import console
 from smolsum.errors import SmolsumError, UnreachableError
 from smolsum.llm.client import Answer, BadAnswer, Declined, NoAnswer
 from smolsum.llm.endpoints import Endpoint
@@ -25,8 +22,6 @@ Q = TypeVar("Q")
 MAX_CONSECUTIVE_FAILURES = 20
 """questions in a row that may fail, each after all its attempts, before the rest is not asked"""
 MAX_PAUSE_S = 60.0
-POLL_S = 0.2
-"""between two checks whether the user wants to stop"""
 
 
 @dataclass(frozen=True)
@@ -177,40 +172,3 @@ def _consecutive_failures(endpoint: Endpoint, failures: Sequence[NoAnswer | Decl
         hint = f"check the model's name, or choose a {role} that accepts them, then {remedy}"
         return SmolsumError(f"{name} refused {questions}", hint=hint)
     return UnreachableError(f"{name} failed {questions}", hint=f"wait until it answers, then {remedy}")
-
-
-@dataclass(frozen=True)
-class WaitHook:
-    """What the surrounding command adds to waits: whether the user wants to stop, and where events (kind and sentence)
-    and progress messages go."""
-
-    stopping: Callable[[], bool] = lambda: False
-    notify: Callable[[str, str], None] = lambda kind, message: console.warn(message)
-    progress: Callable[[str], None] = lambda text: console.narrate(text)
-
-    def wait(self, seconds: float) -> bool:
-        """Wait; False as soon as the user wants to stop."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if self.stopping():
-                return False
-            time.sleep(min(POLL_S, left))
-        return not self.stopping()
-
-
-_hook: ContextVar[WaitHook] = ContextVar("_hook", default=WaitHook())  # noqa: B039  it is frozen
-
-
-@contextmanager
-def use_hook(hook: WaitHook) -> Iterator[None]:
-    """Send the events and progress of the block to `hook`, and let it end waits."""
-    token = _hook.set(hook)
-    try:
-        yield
-    finally:
-        _hook.reset(token)
-
-
-def current_hook() -> WaitHook:
-    """Return the hook of the surrounding command."""
-    return _hook.get()

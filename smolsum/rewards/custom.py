@@ -256,7 +256,7 @@ class CustomReward(Background):
                 hint = "make it faster; or a new run with --set rewards.timeout_s=SECONDS gives it more time"
             raise PluginError(f"{self.where} failed{problem}", hint=self._remedy(cause, hint)) from cause
         if problems:
-            from smolsum.llm.request_policy import current_hook
+            from smolsum.console import current_hook
 
             lost = f"gave no value for {len(problems)} of {len(samples)} completions"
             current_hook().notify("reward_missing", f"{self.where} {lost}{problem}")

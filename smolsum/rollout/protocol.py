@@ -1,6 +1,6 @@
 """The HTTP protocol between a trainer and its workers: the JSON bodies that both ends share.
 
-The worker's end is `smolsum/worker/routes.py`, the trainer's `smolsum/rollout/worker_client.py`.
+The worker's end is `smolsum/rollout/worker/routes.py`, the trainer's `smolsum/rollout/worker_client.py`.
 """
 
 import json

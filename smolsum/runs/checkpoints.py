@@ -23,8 +23,8 @@ from smolsum.config.sections import StageConfig
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import point, sync, to_json, writing
 from smolsum.runs.paths import LATEST, RunPaths, list_runs, open_run
-from smolsum.runs.record_io import encode, parse
 from smolsum.runs.records import SCHEMA_VERSION, CheckpointMeta, StageSettings
+from smolsum.runs.typed_json import encode, parse
 
 META = "meta.json"
 PROBE_BYTES = 2**26

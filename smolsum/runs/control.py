@@ -15,7 +15,7 @@ from typing import Literal, Self
 from smolsum.errors import SmolsumError
 from smolsum.files import writing
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.run_writer import RunWriter
+from smolsum.runs.writer import RunWriter
 
 Request = Literal["pause", "stop"]
 POLL_S = 0.2

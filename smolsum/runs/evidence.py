@@ -14,8 +14,8 @@ from smolsum.errors import SmolsumError
 from smolsum.files import digest, json_lines, read_jsonl, replace, to_json
 from smolsum.runs.evaluation_records import SCORES, SUMMARY
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.record_io import has_scores, read, read_object, read_summary
 from smolsum.runs.records import RunInfo
+from smolsum.runs.typed_json import has_scores, read, read_object, read_summary
 
 NAMES = ("id", "split", "data", "judge", "task")
 """the keys of a line of scores whose texts are names and fingerprints"""

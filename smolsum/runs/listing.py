@@ -7,11 +7,11 @@ from pathlib import Path
 
 from smolsum.errors import SmolsumError
 from smolsum.runs.evaluation_records import SUMMARY, Summary
+from smolsum.runs.main_evaluation import RunOrigin, representatives
 from smolsum.runs.paths import LATEST, RunPaths, list_runs
 from smolsum.runs.reader import LAST_BYTES, Run, read_leniently
-from smolsum.runs.record_io import has_scores
-from smolsum.runs.run_evaluations import RunOrigin, representatives
-from smolsum.runs.run_state import run_state
+from smolsum.runs.state import run_state
+from smolsum.runs.typed_json import has_scores
 
 SHOWN = ("length/within_tol", "rouge", "meteor", "bleu", "composite")
 """Metrics that a list has room for; an evaluation that has none of them shows its headlines."""

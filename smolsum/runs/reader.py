@@ -20,9 +20,9 @@ from smolsum.files import json_objects
 from smolsum.runs.control import Request, is_requested
 from smolsum.runs.evaluation_records import SUMMARY, Summary
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.record_io import read_object, salvage
 from smolsum.runs.records import LARGEST, Event, RunInfo, RunSettings, Status, StepRow
 from smolsum.runs.series import Series
+from smolsum.runs.typed_json import read_object, salvage
 
 R = TypeVar("R", bound=msgspec.Struct)
 CHUNK = 1 << 20

@@ -61,7 +61,7 @@ class Tracker:
         """Return once what was sent survives the end of this process, where the tracker can promise that."""
 
     def close(self, state: str) -> None:
-        """End the connection once everything is sent; `state` is the run's (`smolsum.runs.run_state`)."""
+        """End the connection once everything is sent; `state` is the run's (`smolsum.runs.state`)."""
 
 
 class TensorboardRun(Tracker):

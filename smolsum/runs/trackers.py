@@ -24,12 +24,11 @@ from smolsum.config.fields import names_in
 from smolsum.config.run_labels import model_name
 from smolsum.errors import SmolsumError
 from smolsum.files import digest, replace
-from smolsum.runs.completion_groups import read_groups
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import NEVER_DRAWN, Document, Run, Tail
-from smolsum.runs.record_io import encode, read, read_object, salvage, to_row
 from smolsum.runs.records import LARGEST, NOTES, Event, RunInfo, StepRow, TrackedRun
-from smolsum.runs.run_state import RunState, run_state
+from smolsum.runs.samples import read_groups
+from smolsum.runs.state import RunState, run_state
 from smolsum.runs.tracker_packages import (
     Level,
     Table,
@@ -39,6 +38,7 @@ from smolsum.runs.tracker_packages import (
     speaking_to,
     without_secrets,
 )
+from smolsum.runs.typed_json import encode, read, read_object, salvage, to_row
 
 ROUND_S = 2.0
 """Seconds between two looks at the run directory."""

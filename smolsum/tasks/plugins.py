@@ -24,8 +24,8 @@ from smolsum.rewards.custom import CustomReward
 from smolsum.rewards.judge import JudgeSignal
 from smolsum.runs.evaluation_records import SCORE_KEYS
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.record_io import read
 from smolsum.runs.records import PluginInfo, RunInfo
+from smolsum.runs.typed_json import read
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Measure, Metric, MetricRow, MetricTable, Summary, Task, mean
 from smolsum.tasks.data import Split

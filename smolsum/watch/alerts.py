@@ -11,8 +11,8 @@ from typing import Literal
 
 from smolsum.config.targets import TOKENS
 from smolsum.runs.reader import Run
-from smolsum.runs.run_writer import AT_WORK_STATES
 from smolsum.runs.standstill import ADVICE, standstill
+from smolsum.runs.writer import AT_WORK_STATES
 from smolsum.watch.pane_text import time_of_day
 
 WINDOW = 50

@@ -14,13 +14,23 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from smolsum.runs.completion_groups import Group, clean, first_group, ordered, read_groups, sort_keys
 from smolsum.runs.evaluation_records import GENERATIONS, SCORES
-from smolsum.runs.evaluation_samples import EvaluationSamples, measures_of, read_samples, texts_of
 from smolsum.runs.reader import Run
 from smolsum.runs.records import SampledRollout
-from smolsum.runs.sample_errors import error_size
-from smolsum.runs.sample_scan import Scan, Source, Wanted
+from smolsum.runs.samples import (
+    EvaluationSamples,
+    Group,
+    clean,
+    error_size,
+    first_group,
+    measures_of,
+    ordered,
+    read_groups,
+    read_samples,
+    sort_keys,
+    texts_of,
+)
+from smolsum.runs.search import Scan, Source, Wanted
 from smolsum.watch.snapshot import BeforeAfter, Found, Listing, Snapshot, ViewOptions
 
 WAIT_S = 0.05

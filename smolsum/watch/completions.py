@@ -7,11 +7,10 @@ from statistics import fmean, pstdev
 from rich.text import Text
 
 from smolsum.config.targets import TOKENS
-from smolsum.runs.completion_groups import Group, changes, clean, ordered
 from smolsum.runs.reader import Run
 from smolsum.runs.records import SampledRollout
-from smolsum.runs.sample_errors import asked_and_got, sample_errors
-from smolsum.runs.sample_scan import MAX_HITS, Hits, Scan, Source
+from smolsum.runs.samples import Group, asked_and_got, changes, clean, ordered, sample_errors
+from smolsum.runs.search import MAX_HITS, Hits, Scan, Source
 from smolsum.watch.completion_browser import change_of, example_of, group_of, row_of, sample_of
 from smolsum.watch.pane_text import (
     DIM,

@@ -18,11 +18,11 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from smolsum.errors import SmolsumError
-from smolsum.runs.completion_groups import clean
 from smolsum.runs.evaluation_records import Summary
 from smolsum.runs.paths import RunPaths, last_started, list_runs
 from smolsum.runs.reader import LAST_BYTES, Run
-from smolsum.runs.run_state import TROUBLE, RunState, progress, run_state
+from smolsum.runs.samples import clean
+from smolsum.runs.state import TROUBLE, RunState, progress, run_state
 from smolsum.watch.curves import RUNS
 from smolsum.watch.header import STATE_STYLE
 from smolsum.watch.keys import help_rows

@@ -11,7 +11,7 @@ from smolsum.console import duration
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import LAST_BYTES, Document, Run
 from smolsum.runs.records import GRID, GridRecord, RunOfGrid
-from smolsum.runs.run_state import MOVING, STALE_S, mean_step, process_lives, read_stamp, run_state, seconds_since
+from smolsum.runs.state import MOVING, STALE_S, mean_step, process_lives, read_stamp, run_state, seconds_since
 
 ALMOST = 0.99
 """The largest share that is shown of a grid at work."""

@@ -5,9 +5,9 @@ from statistics import median
 from rich.text import Text
 
 from smolsum.console import duration
-from smolsum.runs.completion_groups import clean
 from smolsum.runs.records import Status
-from smolsum.runs.run_state import TROUBLE, mean_step, pace
+from smolsum.runs.samples import clean
+from smolsum.runs.state import TROUBLE, mean_step, pace
 from smolsum.watch.curves import RUNS
 from smolsum.watch.pane_text import DIM, GREEN, ORANGE, RED, SKY, bar, cut, time_of_day
 from smolsum.watch.panes import MEAN_OVER, load_of

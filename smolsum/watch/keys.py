@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.style import Style
 from rich.text import Text
 
-from smolsum.runs.run_state import ALIVE_STATES
+from smolsum.runs.state import ALIVE_STATES
 from smolsum.watch.pane_text import DIM
 
 MANY = 1_000_000

@@ -6,8 +6,8 @@ from functools import partial
 
 from rich.text import Text
 
-from smolsum.runs.completion_groups import read_groups
 from smolsum.runs.reader import Run
+from smolsum.runs.samples import read_groups
 from smolsum.watch import completions
 from smolsum.watch.charts import chart
 from smolsum.watch.curves import CARD, CHARTS, METRIC, chart_named

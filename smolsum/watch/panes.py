@@ -14,10 +14,10 @@ from smolsum.config.constraints import Constraint, parse_constraints
 from smolsum.config.presets import leaves
 from smolsum.console import duration
 from smolsum.errors import UsageError
-from smolsum.runs.completion_groups import clean
 from smolsum.runs.reader import Run
 from smolsum.runs.records import NOTES
-from smolsum.runs.run_state import TROUBLE, seconds_since
+from smolsum.runs.samples import clean
+from smolsum.runs.state import TROUBLE, seconds_since
 from smolsum.watch.alerts import Alert, find_alerts
 from smolsum.watch.axes import Axis, window
 from smolsum.watch.charts import MIN_SPARKLINE, sparkline, sparkline_room

@@ -8,10 +8,10 @@ from rich.text import Text
 
 from smolsum.config.presets import leaves
 from smolsum.console import duration
-from smolsum.runs.completion_groups import clean
 from smolsum.runs.evaluation_records import MeasureInfo, Summary
 from smolsum.runs.reader import Run
-from smolsum.runs.run_state import TROUBLE, RunState, mean_step, pace, progress, run_state
+from smolsum.runs.samples import clean
+from smolsum.runs.state import TROUBLE, RunState, mean_step, pace, progress, run_state
 from smolsum.watch.curves import RUNS, rewarded
 from smolsum.watch.pane_text import (
     CURVES,

@@ -6,12 +6,11 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from smolsum.files import finite
-from smolsum.runs.completion_groups import Group
-from smolsum.runs.evaluation_samples import EvaluationSamples
 from smolsum.runs.reader import Run
 from smolsum.runs.records import SampledRollout
-from smolsum.runs.run_state import RunState, pace, run_state
-from smolsum.runs.sample_scan import Scan
+from smolsum.runs.samples import EvaluationSamples, Group
+from smolsum.runs.search import Scan
+from smolsum.runs.state import RunState, pace, run_state
 from smolsum.watch.alerts import find_alerts
 from smolsum.watch.grid_follower import GridView, grid_of
 

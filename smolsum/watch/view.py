@@ -19,7 +19,7 @@ from textual.widget import Widget
 
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
-from smolsum.runs.run_state import run_state
+from smolsum.runs.state import run_state
 from smolsum.watch import layout
 from smolsum.watch.completion_browser import Browser
 from smolsum.watch.grid_follower import GridFollower

@@ -12,10 +12,10 @@ from support.refusals import assert_refused
 from support.serving import face
 
 from smolsum.errors import MachineError
+from smolsum.grpo.setup import machine_check
+from smolsum.grpo.setup.machine_check import Finding
 from smolsum.policy import load
-from smolsum.training import machine_check
-from smolsum.training.machine_check import Finding
-from smolsum.worker.engines.mlx import MlxEngine
+from smolsum.rollout.worker.engines.mlx import MlxEngine
 
 Examine = Callable[..., dict[str, Finding]]
 

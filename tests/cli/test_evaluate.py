@@ -22,8 +22,8 @@ from support.training import PATIENCE_S, SIZES, arguments, make_data
 
 from smolsum.cli import main
 from smolsum.errors import SmolsumError, UnreachableError
-from smolsum.evaluate.storage import check_origin
 from smolsum.files import read_jsonl
+from smolsum.results.evaluate.storage import check_origin
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Metric, MetricTable, TaskEvaluation, TaskPrompts
 from smolsum.types import Criterion
@@ -367,7 +367,7 @@ def test_a_task_without_criteria_has_no_judge(call: Call, server: JudgeServer, m
     """One that a flag names is refused, before anything is loaded or asked; one of the environment is passed over, as
     an export that serves other tasks is no reason to fail."""
     with monkeypatch.context() as patch:
-        patch.setattr("smolsum.evaluate.run.evaluate", lambda *_, **__: pytest.fail("something was loaded"))
+        patch.setattr("smolsum.results.evaluate.run.evaluate", lambda *_, **__: pytest.fail("something was loaded"))
         for task in ("doc-qa", "strict-json"):
             for flag in ("--judge=judge-a", "--second-judge=judge-b"):
                 assert_refused(call("baseline", "--task", task, flag), task, "criteria")

@@ -27,8 +27,8 @@ from smolsum.files import locked, read_jsonl
 from smolsum.policy.load import load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.sampling import generate
-from smolsum.report.card import CardFacts, card_files
-from smolsum.report.results import mean_interval
+from smolsum.results.report.card import CardFacts, card_files
+from smolsum.results.report.results import mean_interval
 from smolsum.runs.paths import RunPaths
 
 LINK = re.compile(r'\[([^\]]+)\]\(([^) ]+) "([^"]+)"\)')
@@ -129,10 +129,14 @@ def test_merged_adapters_score_as_the_trained_policy(home: Path, call: Call) -> 
     """Log-probs of the exported whole model are those of base and adapters."""
     out, _ = done(call("export", "adapters", home / "merged", "--runs-dir", home / "runs"), "no licence")
     assert out.strip() == str(home / "merged")
-    from smolsum.cli.export import ExportFlags, _find, _load
+    from smolsum.results.export import find_exported, load_exported
 
-    run, checkpoint = _find("adapters", ExportFlags(runs_dir=str(home / "runs")))
-    trained, whole, start = _load(run, checkpoint), load_policy(str(home / "merged")), load_policy("builtin:tiny")
+    run, checkpoint = find_exported("adapters", home / "runs", best=False)
+    trained, whole, start = (
+        load_exported(run, checkpoint),
+        load_policy(str(home / "merged")),
+        load_policy("builtin:tiny"),
+    )
     ids = [[5, 9, 33, 4], [60, 12, 8]]
     scores = [np.array(group_logprobs(one.model, [2, 7, 11], ids)[0]) for one in (trained, whole, start)]
     np.testing.assert_allclose(scores[0], scores[1], atol=1e-4)

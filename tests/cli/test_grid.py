@@ -23,14 +23,14 @@ from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config, to_toml
 from smolsum.errors import MachineError
 from smolsum.files import locked, read_jsonl
+from smolsum.grpo.grid import Selection, choose
+from smolsum.grpo.grid_train import LOCK, GridWriter
 from smolsum.runs.control import make_request
 from smolsum.runs.paths import RunPaths, acquire, create_run
-from smolsum.runs.record_io import read
 from smolsum.runs.records import GRID, GridRecord
+from smolsum.runs.typed_json import read
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Split
-from smolsum.training.grid import Selection, choose
-from smolsum.training.grid_train import LOCK, GridWriter
 
 SIZES = {"test": 2}
 RUNS = ("tiny-length", "tiny-finetuned-rouge", "tiny-finetuned-bleu", "tiny-included-rouge", "tiny-included-bleu")
@@ -40,7 +40,7 @@ SMALL = {"stages__length__steps": 2, "stages__quality__steps": 2, "train__valida
 SIGNALLED = """
 import os, sys
 from smolsum.cli.main import main
-from smolsum.runs.run_writer import RunWriter
+from smolsum.runs.writer import RunWriter
 write = RunWriter.metrics
 def written(writer, row):
     write(writer, row)
@@ -187,8 +187,8 @@ def test_data_are_loaded_once_for_a_plan(call: Call, data: Path, monkeypatch: py
         return prompts.load(config, split)
 
     counted = {"tldr": replace(TASKS["tldr"], prompts=replace(prompts, preview=load))}
-    monkeypatch.setattr("smolsum.training.grid.TASKS", counted)
-    monkeypatch.setattr("smolsum.training.setup.TASKS", counted)
+    monkeypatch.setattr("smolsum.grpo.grid.TASKS", counted)
+    monkeypatch.setattr("smolsum.grpo.setup.prepare.TASKS", counted)
     place = [f"--set=data.path={data}", "--set=stages.quality.epochs=2"]
     out, _ = done(call("train", "--strategy=all", "--reward=rouge", "--reward=bleu", "--dry-run", *place))
     assert (len(planned(out)), sorted(loaded)) == (5, ["test", "train", "validation"])

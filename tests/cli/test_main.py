@@ -21,16 +21,16 @@ from support.training import make_data
 from smolsum import console, errors
 from smolsum.config.presets import preset_names
 from smolsum.config.sections import Config, to_toml
+from smolsum.grpo.progress import Progress
 from smolsum.rewards import REWARDS
 from smolsum.runs.paths import create_run
 from smolsum.tasks import DEFAULT_TASK, TASKS
-from smolsum.training.progress import Progress
 
 HUB_BARS = ("HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
 
 
 class Trainer:
-    """Stands in for `smolsum.training.loop`: keeps what it was asked, then does what the test wants."""
+    """Stands in for `smolsum.grpo.loop`: keeps what it was asked, then does what the test wants."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -47,9 +47,9 @@ class Trainer:
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     """A training that is over at once."""
     stand_in = Trainer()
-    module = types.ModuleType("smolsum.training.loop")
+    module = types.ModuleType("smolsum.grpo.loop")
     monkeypatch.setattr(module, "train", stand_in.train, raising=False)
-    monkeypatch.setitem(sys.modules, "smolsum.training.loop", module)
+    monkeypatch.setitem(sys.modules, "smolsum.grpo.loop", module)
     return stand_in
 
 

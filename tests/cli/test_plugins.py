@@ -20,8 +20,8 @@ from smolsum.config.sections import to_toml
 from smolsum.errors import PluginError, SmolsumError
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.record_io import encode, read, read_summary, to_row
 from smolsum.runs.records import RunInfo
+from smolsum.runs.typed_json import encode, read, read_summary, to_row
 from smolsum.tasks import TASKS
 from smolsum.tasks.plugins import loaded_plugins, use_plugins
 

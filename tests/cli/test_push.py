@@ -23,7 +23,7 @@ from support.refusals import assert_refused
 from support.training import arguments
 
 from smolsum.errors import SmolsumError, UnreachableError
-from smolsum.report.card import PLACE
+from smolsum.results.report.card import PLACE
 
 pytestmark = pytest.mark.filterwarnings("default")  # an error in the hub's client would end the upload
 CARD = f"---\nlicense: mit\n---\n\n# mine\n\n`vllm serve {PLACE}`\n"

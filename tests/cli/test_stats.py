@@ -16,8 +16,8 @@ from scipy import stats
 from support.calls import Call, done
 from support.refusals import assert_refused
 
-from smolsum.evaluate.storage import write_scores
 from smolsum.files import to_json
+from smolsum.results.evaluate.storage import write_scores
 from smolsum.stats import paired_ttest
 
 Rows = list[dict[str, Any]]

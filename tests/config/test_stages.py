@@ -20,8 +20,8 @@ from smolsum.config.stages import (
     schedule_metrics,
     stage_at,
 )
+from smolsum.grpo.prompt_order import PromptOrder
 from smolsum.tasks import TASKS
-from smolsum.training.prompt_order import PromptOrder
 from smolsum.types import Prompt
 
 STAGE = StageConfig(

@@ -14,7 +14,7 @@ from support.processes import python
 
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
-from smolsum.runs.record_io import read_summary
+from smolsum.runs.typed_json import read_summary
 
 COMMANDS = {
     "finetuned": ("README.md", "smolsum train --model tiny --strategy finetuned --reward meteor"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.calls import Call, done
 
-from smolsum.runs.record_io import read_summary
+from smolsum.runs.typed_json import read_summary
 
 FETCH = Path(__file__).parents[2] / "scripts" / "fetch_smollm2.py"
 POSTS = [

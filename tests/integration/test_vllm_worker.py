@@ -26,10 +26,10 @@ from smolsum.config.sections import LoraConfig
 from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.weights import served_arrays, set_served
+from smolsum.rollout.worker.engines import vllm
+from smolsum.rollout.worker.engines.base import EngineError
+from smolsum.rollout.worker.engines.vllm import VllmEngine, write_weights
 from smolsum.weights import delta
-from smolsum.worker.engines import vllm
-from smolsum.worker.engines.base import EngineError
-from smolsum.worker.engines.vllm import VllmEngine, write_weights
 
 PYTHON = os.environ.get("SMOLSUM_VLLM_PYTHON", "")
 pytestmark = [

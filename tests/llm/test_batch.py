@@ -14,14 +14,16 @@ from support.judge_server import KEY, Reply, answer, failure, serving
 from support.refusals import refuses
 from support.training import PATIENCE_S
 
+from smolsum import console
+from smolsum.console import WaitHook, use_hook
 from smolsum.errors import UnreachableError
 from smolsum.files import read_jsonl
-from smolsum.llm import batch, request_policy
+from smolsum.llm import batch
 from smolsum.llm.batch import BatchClient
 from smolsum.llm.cache import AnswerCache, KeptAnswer
 from smolsum.llm.client import BadAnswer, Call
 from smolsum.llm.endpoints import Endpoint
-from smolsum.llm.request_policy import RequestBudget, RequestPolicy, WaitHook, use_hook
+from smolsum.llm.request_policy import RequestBudget, RequestPolicy
 
 SCHEMA = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}
 QUICK = RequestPolicy(attempts=3, deadline_s=2.0, wait_s=0.01)
@@ -123,8 +125,8 @@ def test_an_outage_that_lasts_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> 
     pauses: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
     monkeypatch.setattr(batch, "time", clock)
-    monkeypatch.setattr(request_policy, "time", clock)
-    monkeypatch.setattr(request_policy, "POLL_S", 3600.0)
+    monkeypatch.setattr(console, "time", clock)
+    monkeypatch.setattr(console, "POLL_S", 3600.0)
     with refuses("ConnectError", "none for 4 s", error=UnreachableError):
         client(NOTHING, wait_s=3.5).ask(calls(3))
     assert pauses == [1.0, 2.0, 0.5]

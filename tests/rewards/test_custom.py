@@ -20,8 +20,8 @@ from support.training import PATIENCE_S, wait_until
 
 import smolsum
 from smolsum.config.sections import Config, DataConfig, RewardsConfig
+from smolsum.console import WaitHook, use_hook
 from smolsum.errors import PluginError
-from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.rewards import REWARDS, background
 from smolsum.rewards.combine import score_all, score_and_combine
 from smolsum.rewards.custom import make_reward

@@ -15,8 +15,8 @@ from smolsum.files import read_jsonl
 from smolsum.rewards.combine import score_all, score_and_combine
 from smolsum.rewards.custom import make_reward
 from smolsum.rewards.signal import RewardLog, TrainerState
-from smolsum.runs.completion_groups import read_groups
 from smolsum.runs.paths import RunPaths
+from smolsum.runs.samples import read_groups
 from smolsum.types import RolloutGroup
 
 PLUGIN = """

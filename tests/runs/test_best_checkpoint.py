@@ -10,9 +10,9 @@ from support.refusals import refuses
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import to_toml
 from smolsum.errors import SmolsumError
-from smolsum.evaluate.evaluated_model import Target, TargetOptions, find_target
-from smolsum.evaluate.run import evaluate_all
-from smolsum.evaluate.sampling import GREEDY
+from smolsum.results.evaluate.evaluated_model import Target, TargetOptions, find_target
+from smolsum.results.evaluate.run import evaluate_all
+from smolsum.results.evaluate.sampling import GREEDY
 from smolsum.runs import checkpoints
 from smolsum.runs.paths import RunPaths, create_run
 from smolsum.tasks import TASKS

@@ -17,7 +17,7 @@ from smolsum.errors import SmolsumError
 from smolsum.runs import control
 from smolsum.runs.control import Heartbeat, is_requested, make_request, take_request, wait_while_paused, withdraw
 from smolsum.runs.paths import RunPaths, create_run
-from smolsum.runs.run_writer import RunWriter
+from smolsum.runs.writer import RunWriter
 
 ENDS = ("paused", "resumed", "interrupted")
 

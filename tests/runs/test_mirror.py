@@ -19,11 +19,11 @@ from support.training import PATIENCE_S, arguments, events, learned, wait_until,
 from smolsum.cli.main import main
 from smolsum.errors import SmolsumError
 from smolsum.files import read_jsonl
+from smolsum.grpo import keeper
 from smolsum.runs import checkpoints
 from smolsum.runs.mirror import Mirror, fetch_run
 from smolsum.runs.mirror_store import Store
 from smolsum.runs.paths import RunPaths, create_run
-from smolsum.training import keeper
 
 SIZES = {"test": 2}
 SHORT = {

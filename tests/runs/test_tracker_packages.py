@@ -18,9 +18,9 @@ from support.watching import append, make_run, measured, row, status, train_agai
 from smolsum.config.fields import TRACKERS
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.record_io import read
 from smolsum.runs.records import TrackedRun
 from smolsum.runs.tracker_packages import check_tracker, is_installed, without_secrets
+from smolsum.runs.typed_json import read
 
 # what the packages warn about is their own affair
 pytestmark = pytest.mark.filterwarnings("ignore")

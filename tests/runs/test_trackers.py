@@ -24,10 +24,10 @@ from smolsum.errors import SmolsumError
 from smolsum.files import locked, read_jsonl
 from smolsum.runs import trackers
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.record_io import read
 from smolsum.runs.records import TrackedRun
 from smolsum.runs.tracker_packages import is_installed
 from smolsum.runs.trackers import Follower
+from smolsum.runs.typed_json import read
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,7 +44,7 @@ BROKEN = {
 HELD = """
 import sys, threading
 from smolsum.cli.main import main
-from smolsum.runs.run_writer import RunWriter
+from smolsum.runs.writer import RunWriter
 write = RunWriter.metrics
 def written(writer, row):
     write(writer, row)

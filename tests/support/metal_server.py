@@ -26,9 +26,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-import smolsum.worker
+import smolsum.rollout.worker
 
-sys.path.insert(0, str(Path(smolsum.worker.__file__).with_name("vllm_plugin")))
+sys.path.insert(0, str(Path(smolsum.rollout.worker.__file__).with_name("vllm_plugin")))
 from smolsum_vllm import WeightsExtension  # as vLLM finds it
 
 ATTENTION = ("self_attn", "linear_attn", "attention", "conv", "mixer")

@@ -23,17 +23,17 @@ from smolsum.cli.main import main
 from smolsum.config.sections import GrpoConfig
 from smolsum.errors import MachineError, PluginError
 from smolsum.files import read_jsonl
+from smolsum.grpo import batch, keeper, loop
 from smolsum.grpo.batch_gradient import gradients
+from smolsum.grpo.session import Session
+from smolsum.grpo.setup.memory_plan import _agreed
+from smolsum.grpo.setup.prepare import Setup
 from smolsum.policy import distributed
 from smolsum.policy.load import load_policy
 from smolsum.rollout.source import Source
 from smolsum.runs.checkpoints import list_checkpoints
 from smolsum.runs.control import make_request, wait_while_paused, withdraw
 from smolsum.runs.paths import RunPaths
-from smolsum.training import batch, keeper, loop
-from smolsum.training.memory_plan import _agreed
-from smolsum.training.session import Session
-from smolsum.training.setup import Setup
 
 # isort: split
 import mlx.core as mx

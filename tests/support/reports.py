@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from smolsum.report.build import build
-from smolsum.report.collect import ReportInputs, gather
-from smolsum.report.compatibility import comparable
-from smolsum.report.document import Figure, Page, Table
+from smolsum.results.report.build import build
+from smolsum.results.report.collect import ReportInputs, gather
+from smolsum.results.report.compatibility import comparable
+from smolsum.results.report.document import Figure, Page, Table
 
 
 def read(folder: Path) -> ReportInputs:

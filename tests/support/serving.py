@@ -16,12 +16,12 @@ import httpx
 import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
 
 # isort: split
-from smolsum.worker.engines.base import Engine
-from smolsum.worker.engines.mlx import MlxEngine
-from smolsum.worker.http_server import HttpServer, listen
-from smolsum.worker.openai_api import Chat
-from smolsum.worker.routes import app
-from smolsum.worker.service import Service
+from smolsum.rollout.worker.engines.base import Engine
+from smolsum.rollout.worker.engines.mlx import MlxEngine
+from smolsum.rollout.worker.http_server import HttpServer, listen
+from smolsum.rollout.worker.openai_api import Chat
+from smolsum.rollout.worker.routes import app
+from smolsum.rollout.worker.service import Service
 
 
 def engine_of(folder: Path) -> MlxEngine:

@@ -12,8 +12,8 @@ import tomli_w
 from numpy.typing import NDArray
 from support.places import GOLDEN
 
-from smolsum.evaluate.storage import write_scores
 from smolsum.files import to_json
+from smolsum.results.evaluate.storage import write_scores
 
 CRITERIA = ("faithfulness", "coverage", "conciseness", "clarity")
 JUDGE = "judge-a, 5 rounds, prompts 12345678"

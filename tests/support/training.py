@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.run_writer import RunWriter
+from smolsum.runs.writer import RunWriter
 
 PATIENCE_S = 900.0
 STARTED: list[subprocess.Popen[str]] = []
@@ -74,7 +74,7 @@ def start(args: list[str]) -> subprocess.Popen[str]:
 @contextmanager
 def before_update(action: Callable[[int], object]) -> Iterator[None]:
     """Calls the action with the number of each update in this process, from 1, when it begins."""
-    from smolsum.training import loop
+    from smolsum.grpo import loop
 
     own, calls = loop.gradients, list[None]()
 
@@ -104,7 +104,7 @@ KILLED = """
 import os, signal, sys
 import smolsum.policy
 from smolsum.cli.main import main
-from smolsum.training import loop
+from smolsum.grpo import loop
 
 updates, step = [], int(sys.argv[1])
 

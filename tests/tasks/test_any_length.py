@@ -10,8 +10,8 @@ from support.refusals import refuses
 from smolsum.config.resolve import Resolved, resolve
 from smolsum.config.sections import Config
 from smolsum.config.targets import TARGET
-from smolsum.evaluate.prompt_encoding import PromptWriter, encode_prompts
 from smolsum.policy.load import load_encoder, load_policy
+from smolsum.results.evaluate.prompt_encoding import PromptWriter, encode_prompts
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Example
 from smolsum.tasks.text_metrics import count_sentences

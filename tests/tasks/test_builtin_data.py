@@ -9,12 +9,12 @@ from make_data import stories
 from tldr_mini.compose import Story, facts, reference, summary
 
 from smolsum.config.sections import DataConfig
+from smolsum.grpo.setup.prepare import corpus_facts
 from smolsum.policy.load import load_policy
 from smolsum.rewards.meteor import Lexicon, meteor
 from smolsum.rewards.overlap import rouge_l
 from smolsum.tasks.data import Split, load_split, overlap
 from smolsum.tasks.facts import count_facts, vocabulary
-from smolsum.training.setup import corpus_facts
 
 SIZES = {"train": 2000, "validation": 200, "test": 200}
 KINDS = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from smolsum.evaluate.tables import describe_task, error_shares
+from smolsum.results.evaluate.tables import describe_task, error_shares
 from smolsum.tasks import TASKS
 from smolsum.tasks.text_metrics import length_row
 

@@ -1,4 +1,4 @@
-"""The data room and the hub: the real client libraries in their own process, a real server on loopback."""
+"""Data from the hub: the real client libraries in their own process, a real server on loopback."""
 
 import shutil
 from collections.abc import Iterator

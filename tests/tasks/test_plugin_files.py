@@ -9,8 +9,8 @@ import pytest
 from support.refusals import refuses
 
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.record_io import encode, to_row
 from smolsum.runs.records import RunInfo
+from smolsum.runs.typed_json import encode, to_row
 from smolsum.tasks.plugin_files import Plugin, load_file, plugin_copies, split_reference
 from smolsum.tasks.plugins import name_plugins, require_plugins, use_plugins
 

@@ -7,10 +7,10 @@ import pytest
 
 from smolsum.config.constraints import parse_constraints
 from smolsum.config.sections import Config
-from smolsum.evaluate.tables import error_shares
+from smolsum.grpo.constrained_values import measure
+from smolsum.results.evaluate.tables import error_shares
 from smolsum.tasks import TASKS
 from smolsum.tasks.tldr.settings import TldrConfig
-from smolsum.training.constrained_values import measure
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 EVALUATION = TASKS["tldr"].evaluation

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.runs.records import SampledRollout
-from smolsum.runs.sample_scan import Scan, Source
+from smolsum.runs.search import Scan, Source
 from smolsum.watch.app import WatchApp
 
 PAGE = "tab tab tab"

@@ -15,11 +15,11 @@ from support.watching import STEP_S, append, make_run, row, status
 from textual.pilot import Pilot
 
 from smolsum.files import to_json
+from smolsum.grpo.grid_train import GridWriter
 from smolsum.runs.control import is_requested
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.runs.records import GRID, RunOfGrid
-from smolsum.training.grid_train import GridWriter
 from smolsum.watch import grid_follower
 from smolsum.watch.app import WatchApp
 from smolsum.watch.grid_follower import GridFollower, GridView

@@ -11,9 +11,9 @@ import pytest
 from msgspec import structs
 from support.watching import BEGAN, append, golden, make_run, row, stamp, status
 
-from smolsum.runs.completion_groups import first_group, read_groups
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run, read_run
+from smolsum.runs.samples import first_group, read_groups
 from smolsum.watch.header import header, message
 from smolsum.watch.layout import PANES, Slot, page, pages, pane, slots
 from smolsum.watch.pane_text import number

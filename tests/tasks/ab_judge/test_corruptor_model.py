@@ -16,8 +16,8 @@ from support.pauses import recorded
 from support.refusals import assert_refused, refuses
 
 from smolsum.config.sections import Config, DataConfig
+from smolsum.console import WaitHook, use_hook
 from smolsum.errors import SmolsumError, UnreachableError
-from smolsum.llm.request_policy import WaitHook, use_hook
 from smolsum.tasks import TASKS
 from smolsum.tasks.ab_judge.corruptor_model import REQUESTS
 from smolsum.tasks.ab_judge.settings import AbJudgeConfig

@@ -19,7 +19,7 @@ from smolsum.config.resolve import resolve
 from smolsum.files import read_jsonl
 from smolsum.runs.checkpoints import list_checkpoints
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.record_io import read_summary
+from smolsum.runs.typed_json import read_summary
 from smolsum.tasks import TASKS
 
 STAGES = ("format_basics", "progressive", "full_difficulty")

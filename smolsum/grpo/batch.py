@@ -1,0 +1,253 @@
+"""A step's batch: which prompts it takes, their rollouts with signals and totals, and the metrics of all that.
+
+Metric names are those of TRL where it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, pstdev
+from typing import Any
+
+import numpy as np
+
+from smolsum.config.constraints import parse_constraints
+from smolsum.config.sections import Config, StageConfig
+from smolsum.config.stages import stage_at
+from smolsum.config.targets import TARGET
+from smolsum.console import current_hook
+from smolsum.errors import PluginError, SmolsumError
+from smolsum.grpo.advantages import teaches_nothing, zero_spread
+from smolsum.grpo.constrained_values import measure as measure_constraints
+from smolsum.grpo.constrained_values import signals_needed
+from smolsum.grpo.constraints import Bounded
+from smolsum.grpo.prompt_order import PromptOrder
+from smolsum.grpo.stateful import Stateful
+from smolsum.policy import distributed
+from smolsum.rewards.combine import score_and_combine
+from smolsum.rewards.signal import Background, RewardLog, Signal, TrainerState, Values
+from smolsum.rollout.source import GroupRequest, Source
+from smolsum.tasks.base import Measure
+from smolsum.tasks.text_metrics import repeated_trigrams
+from smolsum.types import Prompt, RolloutGroup
+
+WITHOUT_REWARD = 10
+"""steps at the start of a stage, or all of a shorter one, that may pass without any reward"""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Groups with their PxG signals by name, PxG totals (float64, NaN where a rollout could not be scored), whether
+    a group teaches nothing (boolean (P,)), what the stage's constraints bound, and what users' rewards logged: columns
+    of PxG values, and numbers."""
+
+    groups: list[RolloutGroup]
+    scores: dict[str, list[list[float | None]]]
+    totals: Any
+    idle: Any
+    measured: tuple[Bounded, ...] = ()
+    extra: Mapping[str, list[list[Any]]] = field(default_factory=dict)
+    logged: Mapping[str, list[float]] = field(default_factory=dict)
+
+    def __add__(self, other: Batch) -> Batch:
+        scores = {name: rows + other.scores[name] for name, rows in self.scores.items()}
+        measured = tuple(one + more for one, more in zip(self.measured, other.measured, strict=True))
+        totals, idle = (np.concatenate(pair) for pair in ((self.totals, other.totals), (self.idle, other.idle)))
+        extra = {
+            name: [*(self.extra.get(name) or self._empty()), *(other.extra.get(name) or other._empty())]
+            for name in {**self.extra, **other.extra}
+        }
+        logged = {
+            name: [*self.logged.get(name, []), *other.logged.get(name, [])] for name in {**self.logged, **other.logged}
+        }
+        return Batch(self.groups + other.groups, scores, totals, idle, measured, extra, logged)
+
+    def logged_means(self) -> dict[str, float]:
+        """Return the mean of each number that users' rewards logged."""
+        return {name: fmean(values) for name, values in self.logged.items()}
+
+    def _empty(self) -> list[list[None]]:
+        """Return a column that no reward logged."""
+        return [[None] * len(group.rollouts) for group in self.groups]
+
+    def take(self, places: Sequence[int]) -> Batch:
+        """Return the groups at these places."""
+        scores = {name: [rows[p] for p in places] for name, rows in self.scores.items()}
+        measured = tuple(one.take(places) for one in self.measured)
+        chosen = list(places)
+        extra = {name: [rows[p] for p in places] for name, rows in self.extra.items()}
+        groups = [self.groups[p] for p in places]
+        return Batch(groups, scores, self.totals[chosen], self.idle[chosen], measured, extra, self.logged)
+
+    def rows(self, advantages: Mapping[int, Sequence[float]]) -> list[dict[str, Any]]:
+        """Return one row for each rollout, as the run directory keeps it.
+
+        `advantages` are G by the group's place, for the groups that the step learns from. The first row of a group also
+        has its messages and references, so that a copied run can be read on its own.
+        """
+        return [
+            {
+                "prompt_id": group.prompt.id,
+                "sample": g,
+                "text": rollout.text,
+                "token_ids": list(rollout.token_ids),
+                "finish_reason": rollout.finish_reason,
+                **({"target": group.prompt.metadata[TARGET]} if group.prompt.request else {}),
+                "rewards": {name: rows[p][g] for name, rows in self.scores.items()},
+                "reward": None if np.isnan(self.totals[p][g]) else float(self.totals[p][g]),
+                "advantage": advantages[p][g] if p in advantages else None,
+                **({"extra": {name: rows[p][g] for name, rows in self.extra.items()}} if self.extra else {}),
+                "worker": rollout.worker,
+                "policy_version": rollout.policy_version,
+                "seed": rollout.seed,
+                **({} if g else {"messages": group.prompt.messages, "references": group.prompt.references}),
+            }
+            for p, group in enumerate(self.groups)
+            for g, rollout in enumerate(group.rollouts)
+        ]
+
+
+class BatchSampler:
+    """Samples and scores the batches of one stage."""
+
+    def __init__(
+        self,
+        source: Source,
+        order: PromptOrder,
+        config: Config,
+        stage: StageConfig,
+        signals: Mapping[str, Signal],
+        measure: Measure,
+        *,
+        first_step: int,
+        steps: int,
+        run_steps: int,
+        parts: Sequence[Stateful] = (),
+        lap: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """`signals` are the task's, `measure` is how it measures a completion; `first_step` is the number in the run of
+        the stage's first step, `steps` how many the stage has and `run_steps` the run; `parts` adapt its weights;
+        `lap` is called with the name of each timed part as it ends."""
+        self.source, self.order, self.config, self.stage, self.signals = source, order, config, stage, signals
+        self._constraints, self._measure = parse_constraints(stage.constraints), measure
+        self._unrewarded_weights = dict.fromkeys(signals_needed(self._constraints, signals), 0.0)
+        self._first_step, self._steps, self._run_steps = first_step, steps, run_steps
+        self._lap, self._parts = lap, parts
+        self._rewarded, self._unrewarded = False, 0
+
+    def at(self, k: int) -> StageConfig:
+        """Return the stage as it is at its step `k` (from 0): as scheduled, with the weights that the parts make of
+        that."""
+        now = stage_at(self.stage, k, self._steps)
+        rewards: Mapping[str, float] = now.rewards
+        for part in self._parts:
+            rewards = part.weights(rewards)
+        return replace(now, rewards=dict(rewards))
+
+    def collect(self, k: int) -> tuple[Batch, list[int]]:
+        """Return all that is sampled for the stage's step `k` (from 0), and the places of the groups to learn from, as
+        many as the step has prompts.
+
+        Groups whose advantages are all 0 teach nothing. In up to `train.refill_rounds` rounds as many of the
+        prompts that come next are sampled too, and take their places where they teach something (dynamic sampling,
+        arXiv:2503.14476, section 3.2, with a bound on the rounds). Those prompts come again in their own step, so what
+        a step samples still follows from the seed and the step alone. Raises SmolsumError where the stage's first steps
+        (`WITHOUT_REWARD`) have no reward at all.
+        """
+        batch = self._sample(k, self.order.take(k), 0)
+        learned = list(range(self.order.size))
+        for turn in range(1, self.config.train.refill_rounds + 1):
+            empty = [n for n, place in enumerate(learned) if batch.idle[place]]
+            if not empty:
+                break
+            start = len(batch.groups)
+            batch += self._sample(k, self.order.take(k + turn)[: len(empty)], start)
+            useful = [start + n for n, same in enumerate(batch.idle[start:]) if not same]
+            for n, place in zip(empty, useful, strict=False):
+                learned[n] = place
+        self._check_rewarded(batch)
+        return batch, learned
+
+    def _check_rewarded(self, batch: Batch) -> None:
+        """Say so where no step of the stage has had a reward yet. Raises SmolsumError where that lasts."""
+        self._rewarded = self._rewarded or not np.isnan(batch.totals).all()
+        if self._rewarded:
+            return
+        self._unrewarded += 1
+        names = " and ".join(name for name, weight in self.stage.trained_rewards.items() if weight)
+        if self._unrewarded == min(WITHOUT_REWARD, self._steps):
+            custom = any(isinstance(self.signals[name], Background) for name in self.stage.trained_rewards)
+            raise (PluginError if custom else SmolsumError)(
+                f"no completion of {self._unrewarded} steps has a reward: {names} had no value for any",
+                hint="None means that a reward does not apply: return a number, perhaps 0, for some completions",
+            )
+        if self._unrewarded == 1:
+            message = f"no completion of the step has a reward, so that it teaches nothing: {names} had no value"
+            current_hook().notify("no_reward", message)
+
+    def request_ahead(self, k: int) -> None:
+        """Request the rollouts of the steps after `k` that may be sampled while the update of `k` runs."""
+        for later in range(k + 1, min(self._steps, k + 1 + self.source.depth)):
+            self.source.ahead(self._request(later, self.order.take(later), 0))
+
+    def _sample(self, k: int, prompts: list[Prompt], first_place: int) -> Batch:
+        groups = self.source.sample(self._request(k, prompts, first_place))
+        self._lap("rollout_s")
+        rewards = self.at(k).rewards
+        weights = {**self._unrewarded_weights, **rewards}
+        state = TrainerState(self._first_step + k - 1, self._run_steps)
+        log = RewardLog([len(group.rollouts) for group in groups], state)
+
+        def score() -> tuple[dict[str, Values], Values, tuple[Bounded, ...]]:
+            scores, totals = score_and_combine(groups, weights, self.config, self.signals, log)
+            if not self._constraints:
+                return scores, totals, ()
+            return scores, totals, measure_constraints(self._constraints, groups, scores, self.config, self._measure)
+
+        scores, totals, measured = distributed.together(score)
+        self._lap("score_s")
+        totals_PG = np.array(totals, dtype=np.float64)
+        alike = teaches_nothing(totals_PG, scores, rewards, scale=self.config.grpo.advantage_scale)
+        idle = np.all([alike, *(zero_spread(one.progress) for one in measured)], axis=0)
+        return Batch(groups, scores, totals_PG, idle, measured, log.columns(), log.metrics())
+
+    def _request(self, k: int, prompts: list[Prompt], first_place: int) -> GroupRequest:
+        return GroupRequest(self._first_step + k, prompts, first_place, self.at(k).temperature)
+
+
+def step_metrics(batch: Batch, advantages_PG: Any) -> dict[str, float]:
+    """Return rewards, lengths and degeneration of all that one step sampled, and the advantages that it learns from.
+
+    `reward_std` is the mean over groups of the standard deviation within a group; `frac_reward_zero_std` the share of
+    groups that teach nothing, as what they are trained on is the same for all rollouts; a signal that is missing
+    everywhere has no mean. The deviation of advantages is that of the population. A number that a user's reward logs
+    under a name of ours does not replace ours.
+    """
+    totals_PG = batch.totals
+    rollouts = [rollout for group in batch.groups for rollout in group.rollouts]
+    lengths = [rollout.length for rollout in rollouts]
+    ended = [rollout.length for rollout in rollouts if not rollout.truncated]
+    metrics = {
+        "frac_reward_zero_std": float(np.mean(batch.idle)),
+        "completions/mean_length": fmean(lengths),
+        "completions/min_length": float(min(lengths)),
+        "completions/max_length": float(max(lengths)),
+        "completions/clipped_ratio": 1.0 - len(ended) / len(lengths),
+        "completions/repeated_trigrams": fmean(repeated_trigrams(rollout.text) for rollout in rollouts),
+        "num_tokens": float(sum(len(rollout.token_ids) for rollout in rollouts)),
+    }
+    if ended:
+        metrics["completions/mean_terminated_length"] = fmean(ended)
+    present = totals_PG[~np.isnan(totals_PG)]
+    if present.size:
+        rows = [row[~np.isnan(row)] for row in totals_PG]
+        metrics["reward"] = float(present.mean())
+        metrics["reward_std"] = fmean(float(row.std(ddof=1)) if row.size > 1 else 0.0 for row in rows)
+    for name, rows_PG in batch.scores.items():
+        values = [value for row in rows_PG for value in row if value is not None]
+        if values:
+            metrics[f"rewards/{name}/mean"] = fmean(values)
+            metrics[f"rewards/{name}/std"] = pstdev(values)
+    learned_PG = np.asarray(advantages_PG, dtype=np.float64)
+    return metrics | {"advantages/mean": float(learned_PG.mean()), "advantages/std": float(learned_PG.std())}

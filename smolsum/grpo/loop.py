@@ -1,0 +1,126 @@
+"""GRPO, from prompts to weights.
+
+For each stage, for each step: take prompts, sample G completions of each, score them with the stage's signals, turn
+rewards into advantages within each group, take one optimizer step on the clipped loss, write the step down. The run's
+seed and the step's number alone decide which prompts and which random numbers a step uses, so a resumed run repeats an
+uninterrupted one bit for bit.
+"""
+
+from collections.abc import Callable
+from contextlib import closing, nullcontext, suppress
+from pathlib import Path
+
+from smolsum.config.constraints import parse_constraints
+from smolsum.config.sections import Config
+from smolsum.config.stages import planned_steps, schedule_metrics
+from smolsum.console import WaitHook, stop_signals, use_hook
+from smolsum.errors import SmolsumError
+from smolsum.grpo.batch import BatchSampler, step_metrics
+from smolsum.grpo.batch_gradient import gradients
+from smolsum.grpo.constraints import Multipliers, constrained_advantages
+from smolsum.grpo.difficulty import planned_kinds
+from smolsum.grpo.evaluations import START, evaluate
+from smolsum.grpo.hindsight import add_hindsight
+from smolsum.grpo.keeper import Keeper, RunKeeper
+from smolsum.grpo.learning_rate import learning_rate
+from smolsum.grpo.optimizer import Optimizer
+from smolsum.grpo.progress import Progress
+from smolsum.grpo.prompt_order import prompt_order
+from smolsum.grpo.relabel import relabelled
+from smolsum.grpo.reward_balance import RewardBalance
+from smolsum.grpo.session import Session
+from smolsum.grpo.setup.prepare import Setup, open_source, prepare
+from smolsum.grpo.validate import validate
+from smolsum.policy import distributed
+from smolsum.policy.memory import peak_gb, reset_peak
+from smolsum.rollout.source import Source
+from smolsum.runs.paths import open_run
+from smolsum.runs.writer import at_commit
+
+
+def train(
+    config: Config, *, resume: str | None, progress: Progress, started: Callable[[Path], None] = lambda root: None
+) -> None:
+    """Train every stage of a configuration, or finish the run `resume`.
+
+    `started` gets the run's directory as soon as it exists, on the first rank. Raises InterruptedRun after a first
+    Ctrl-C, once the step is finished and saved, and SmolsumError for everything that a user can fix.
+    """
+    if resume:
+        with suppress(SmolsumError):  # the session reports what is wrong with the run
+            config = at_commit(config, open_run(resume, Path(config.run.dir)))
+    leads = distributed.leads()
+    if not leads:
+        progress.close()
+    keeping = RunKeeper.open(config, resume, progress) if leads else nullcontext(Keeper(progress))
+    with keeping as keeper, stop_signals((session := Session(config, keeper)).request_stop):
+        progress.phase(f"loading {config.model.path} and {config.data.path}")
+        with use_hook(WaitHook(notify=lambda kind, message: progress.warn(message), progress=progress.phase)):
+            setup = prepare(config, keeper.recorded_info())
+            config = setup.config  # with the learning rates that were left to the model
+        notify, stopping, show = keeper.notify, session.should_stop, keeper.show_rollouts
+        with closing(open_source(setup, config, notify=notify, stopping=stopping, show=show)) as source:
+            kinds = planned_kinds(config, setup.task, setup.prompts["train"])
+            session.begin(setup, planned_steps(config, kinds), started)
+            with use_hook(WaitHook(session.should_stop, keeper.notify, progress=lambda text: None)):
+                evaluate(session, START, sample=True)
+                for stage in config.stages:
+                    if not session.restore(stage):
+                        train_stage(session, setup, source)
+                    evaluate(session, stage)
+                evaluate(session, START)  # what the sample left out
+            keeper.finish()
+
+
+def train_stage(session: Session, setup: Setup, source: Source) -> None:
+    """Train the session's stage, from the checkpoint that the session restored or from the stage's start."""
+    config, policy, at = session.config, setup.policy, session.at
+    stage, reference, lap = config.stages[at.stage], session.reference, session.clock.lap
+    optimizer = Optimizer(policy.model, config.optimizer, seed=config.train.seed)
+    session.load_optimizer(optimizer)
+    steps, first_step, run_steps = at.plan[at.stage], at.step - at.stage_step + 1, sum(at.plan.values())
+    order, multipliers = (
+        prompt_order(session, setup, source.depth),
+        Multipliers(parse_constraints(stage.constraints), config.grpo),
+    )
+    parts = (order, RewardBalance(config.grpo), multipliers)  # what changes with the steps; yours is one more
+    session.learns(*parts)
+    sampler = BatchSampler(
+        source, order, config, stage, setup.task.rewards.signals, setup.measure,
+        first_step=first_step, steps=steps, run_steps=run_steps, parts=parts, lap=lap,
+    )  # fmt: skip
+    source.publish(at.step, always=True)
+    for k in session.steps(optimizer):  # saves checkpoints, pauses and stops
+        reset_peak()
+        with session.checkpoint_on_failure(optimizer):
+            sampled, learned = sampler.collect(k)  # groups, signals and totals; groups that teach nothing refilled
+        sampler.request_ahead(k)
+        batch, now = sampled.take(learned), sampler.at(k)  # the stage with this step's temperature and weights
+        advantages_PG = constrained_advantages(
+            batch.totals, batch.scores, now.rewards, batch.measured, multipliers.values, config.grpo
+        )
+        grads, metrics = gradients(
+            policy.model, batch.groups, advantages_PG, config.grpo, now,
+            max_new_tokens=config.sampling.max_new_tokens, chunking=setup.memory.chunking, reference=reference,
+        )  # fmt: skip
+        if config.grpo.hindsight:
+            grads, copied = add_hindsight(
+                grads, policy.model, relabelled(batch, setup, now, k, steps), config.grpo, now,
+                rollouts=advantages_PG.size, chunking=setup.memory.chunking,
+            )  # fmt: skip
+            metrics |= copied
+        lap("fwd_bwd_s")
+        metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps))
+        metrics["perf/peak_memory_gb"] = peak_gb()
+        lap("optimizer_s")
+        source.publish(at.step)
+        lap("publish_s")
+        metrics |= step_metrics(sampled, advantages_PG) | source.metrics() | schedule_metrics(stage, now)
+        for part in parts:
+            metrics |= part.observe(sampled, now.rewards)
+        metrics |= setup.task.evaluation.step_metrics(sampled.groups, config)
+        if session.keeper.validates(k):
+            metrics |= validate(session, setup, stage)
+            lap("validate_s")
+        rows = sampled.rows(dict(zip(learned, advantages_PG.tolist(), strict=True)))
+        session.log(sampled.logged_means() | metrics, rows)  # a metric of ours keeps its name

@@ -1,0 +1,1 @@
+"""What is made, checked and shown before a run trains."""

@@ -1,0 +1,1 @@
+"""What completions are worth: evaluations and their judges, comparisons, reports."""

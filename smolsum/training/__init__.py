@@ -1,1 +1,0 @@
-"""The training loop, and the lifetime of a run: setup, session, checkpoints, validation, progress."""

@@ -1,0 +1,251 @@
+"""A step's rollouts: which prompts it takes, what takes the place of groups that teach nothing, and its metrics."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.models import EOS, group
+from support.refusals import refuses
+
+from smolsum.config.sections import Config, ModelConfig, SamplingConfig, StageConfig, TrainConfig
+from smolsum.console import WaitHook, use_hook
+from smolsum.errors import PluginError
+from smolsum.grpo.advantages import zero_spread
+from smolsum.grpo.batch import Batch, BatchSampler, step_metrics
+from smolsum.grpo.prompt_order import PromptOrder
+from smolsum.policy.load import Policy, load_policy
+from smolsum.rewards import REWARDS
+from smolsum.rewards.custom import make_reward
+from smolsum.rewards.signal import Values
+from smolsum.rollout.source import GroupRequest, LocalSource, Source
+from smolsum.tasks.tldr import lengths
+from smolsum.tasks.tldr.settings import TldrConfig
+from smolsum.types import Prompt, RolloutGroup
+
+# whether a completion of at most 12 tokens ends is what the reward is about: most groups are all cut
+STAGE = StageConfig(
+    rewards={"length": 1.0}, steps=4, epochs=1.0, temperature=1.0, learning_rate=1e-4, schedule="constant",
+    warmup_steps=0, beta=0.0,
+)  # fmt: skip
+CONFIG = Config(
+    model=ModelConfig(path="builtin:tiny"),
+    task=TldrConfig(),
+    sampling=SamplingConfig(rollouts=2, max_new_tokens=12),
+    stages={"length": STAGE},
+    train=TrainConfig(prompts_per_step=3, seed=5),
+)
+
+
+Signal = Callable[..., Values]
+
+
+def sampler(
+    source: Source, prompts: tuple[Prompt, ...], config: Config = CONFIG, *, steps: int = 3, **own: Signal
+) -> BatchSampler:
+    """The batches of the only stage, which rewards the length or signals of one's own, of weights 1, 2, …"""
+    stage, order = config.stages["length"], PromptOrder(prompts, config, "length")
+    if own:
+        stage = replace(stage, rewards={name: float(n) for n, name in enumerate(own, 1)})
+    places = {"first_step": 1, "steps": steps, "run_steps": steps}
+    # no constraint of these stages names a measure
+    return BatchSampler(source, order, config, stage, own or REWARDS, lambda prompt, rollout: {}, **places)
+
+
+def collect(policy: Policy, prompts: tuple[Prompt, ...], config: Config, k: int) -> tuple[Batch, list[int]]:
+    """The batch of the stage's step `k`, sampled by the policy itself."""
+    return sampler(LocalSource(policy, config), prompts, config).collect(k)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy("builtin:tiny")
+
+
+@pytest.fixture(scope="module")
+def prompts(policy: Policy) -> tuple[Prompt, ...]:
+    texts = [f"My friend number {n} lost a dog." for n in range(7)]
+    return tuple(Prompt(f"p{n}", (), tuple(policy.tokenizer.encode(t)), ("",), {}) for n, t in enumerate(texts))
+
+
+def test_every_epoch_has_each_prompt_once(prompts: tuple[Prompt, ...]) -> None:
+    """In its own order, at any step size."""
+    order = PromptOrder(prompts, CONFIG, "length")
+    ids = [prompt.id for step in range(14) for prompt in order.take(step)]
+    epochs = [ids[i : i + 7] for i in range(0, 42, 7)]
+    assert all(sorted(epoch) == sorted(p.id for p in prompts) for epoch in epochs)
+    assert epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_groups_without_spread_are_replaced(policy: Policy, prompts: tuple[Prompt, ...], rounds: int) -> None:
+    """As many groups as the step has prompts are learnt from; one whose rewards are equal only after the last round.
+    What was sampled first is what is sampled without refilling, and twice the same."""
+    order = PromptOrder(prompts, CONFIG, "length")
+    config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=rounds))
+    plain, kept = collect(policy, prompts, CONFIG, 1)
+    assert kept == [0, 1, 2]
+    batch, used = collect(policy, prompts, config, 1)
+    again, same = collect(policy, prompts, config, 1)
+    assert (batch.groups, used) == (again.groups, same)
+    assert batch.groups[:3] == plain.groups
+    spread = [len(set(row)) > 1 for row in batch.totals.tolist()]
+    empty = [not s for s in spread[:3]]
+    assert any(empty)  # or there is nothing to see
+    assert len(used) == 3
+    assert [used[n] for n in range(3) if not empty[n]] == [n for n in range(3) if not empty[n]]
+    replaced = [place for place in used if place > 2]
+    assert all(spread[place] for place in replaced)
+    assert len(replaced) == min(sum(empty), sum(spread[3:]))
+    if rounds:
+        extra = [group.prompt.id for group in batch.groups[3 : 3 + sum(empty)]]
+        assert extra == [prompt.id for prompt in order.take(2)[: sum(empty)]]
+
+
+def test_tied_totals_of_different_signals_are_kept_with_gdpo(policy: Policy, prompts: tuple[Prompt, ...]) -> None:
+    """They have advantages there, so that nothing takes their place, and they do not count as idle."""
+
+    def giving(*row: float) -> Signal:
+        return lambda groups, config: [list(row) for _ in groups]
+
+    for scale, idle in (("group", 1.0), ("gdpo", 0.0)):
+        config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=1))
+        config = replace(config, grpo=replace(config.grpo, advantage_scale=scale))
+        source = LocalSource(policy, config)
+        batches = sampler(source, prompts, config, first=giving(1.0, 0.0), second=giving(0.0, 0.5))
+        batch, used = batches.collect(0)
+        assert used == [0, 1, 2]
+        assert len(batch.groups) == (6 if idle else 3)
+        assert step_metrics(batch, np.zeros_like(batch.totals))["frac_reward_zero_std"] == idle
+
+
+def test_an_epoch_is_shuffled_once(prompts: tuple[Prompt, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not for each of its prompts, which takes a second a step for a million of them."""
+    made: list[object] = []
+    make = np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: made.append(seed) or make(seed))
+    order = PromptOrder(prompts, CONFIG, "length")
+    for step in range(7):
+        order.take(step)
+    assert len(made) == 3
+
+
+class EagerSource(LocalSource):
+    """Samples at once what is requested ahead, and keeps it."""
+
+    depth = 2
+
+    def __init__(self, policy: Policy, config: Config) -> None:
+        super().__init__(policy, config)
+        self.kept: list[RolloutGroup] = []
+
+    def ahead(self, request: GroupRequest) -> None:
+        self.kept += self.sample(request)
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_a_stage_samples_at_its_temperature(policy: Policy, prompts: tuple[Prompt, ...], cold: bool) -> None:
+    """Near 0 all completions of a prompt are the same: those of the step, those that refill it, those requested
+    ahead. At 1 they differ."""
+    stages = {"length": replace(STAGE, temperature=0.001 if cold else 1.0)}
+    config = replace(CONFIG, stages=stages, train=replace(CONFIG.train, refill_rounds=1))
+    source = EagerSource(policy, config)
+    batches = sampler(source, prompts, config)
+    batch, _ = batches.collect(0)
+    batches.request_ahead(0)
+    assert len(batch.groups) > 3
+    assert len(source.kept) == 6
+    for groups in (batch.groups[:3], batch.groups[3:], source.kept):
+        assert all(len({r.token_ids for r in group.rollouts}) == (1 if cold else 2) for group in groups)
+
+
+def test_rollouts_of_a_prompt_met_again_differ(policy: Policy, prompts: tuple[Prompt, ...]) -> None:
+    """A prompt that filled a place and comes up in its own step has other seeds there."""
+    config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=2))
+    batch, _ = collect(policy, prompts, config, 1)
+    later, _ = collect(policy, prompts, CONFIG, 2)
+    seeds = [rollout.seed for b in (batch, later) for group in b.groups for rollout in group.rollouts]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_parts_of_a_batch(policy: Policy, prompts: tuple[Prompt, ...]) -> None:
+    """Groups, signals and totals stay together."""
+    batch, _ = collect(policy, prompts, CONFIG, 0)
+    part = (batch + batch).take([4, 0])
+    assert part.groups == [batch.groups[1], batch.groups[0]]
+    assert part.scores == {"length": [batch.scores["length"][1], batch.scores["length"][0]]}
+    np.testing.assert_array_equal(part.totals, batch.totals[[1, 0]])
+
+
+def never(completions: list[str]) -> list[None]:
+    """A reward that applies to nothing."""
+    return [None] * len(completions)
+
+
+@pytest.mark.parametrize("steps", [3, 50])
+def test_a_stage_without_any_reward_stops(policy: Policy, prompts: tuple[Prompt, ...], steps: int) -> None:
+    """One event says so at the first step; after ten steps, or all of a shorter stage, it is an error."""
+    asked = tuple(replace(prompt, messages=({"role": "user", "content": prompt.id},)) for prompt in prompts)
+    source, notes = LocalSource(policy, CONFIG), list[str]()
+    batches = sampler(source, asked, steps=steps, never=make_reward(never, file=__file__, sha256=""))
+    with use_hook(WaitHook(notify=lambda kind, message: notes.append(kind))):
+        for k in range(min(steps, 10) - 1):
+            batches.collect(k)
+        assert notes == ["no_reward"]
+        with refuses(f"{min(steps, 10)} steps", "never", error=PluginError):
+            batches.collect(min(steps, 10) - 1)
+    sampler(source, asked, steps=1).collect(0)
+
+
+# The metrics of a step
+
+NAN = float("nan")
+SHORT = Config(task=TldrConfig(target_tokens=3, tolerance_tokens=1))
+# lengths without EOS: 3 and 1; 5 (cut) and 2
+GROUPS = [group([5], [[9, 9, 9, EOS], [9, EOS]]), group([6], [[9] * 5, [9, 9, EOS]], stopped=[False, True])]
+SCORES = {"length": [[0.0, -1.0], [-0.5, None]], "judge": [[None, None], [None, None]]}
+TOTALS = np.array([[1.0, 2.0], [4.0, NAN]])
+
+
+def metrics(groups: list[RolloutGroup] = GROUPS, totals: np.ndarray = TOTALS) -> dict[str, float]:
+    found = step_metrics(Batch(groups, SCORES, totals, zero_spread(totals)), np.array([[1.0, -1.0], [0.0, 0.0]]))
+    return found | lengths.step_metrics(groups, SHORT)
+
+
+def test_hand_computed() -> None:
+    """Every metric of two groups of two, one rollout cut and one reward missing."""
+    expected = {
+        "advantages/mean": 0.0, "advantages/std": math.sqrt(0.5), "frac_reward_zero_std": 0.5,
+        "completions/mean_length": 11 / 4, "completions/min_length": 1.0, "completions/max_length": 5.0,
+        "completions/clipped_ratio": 0.25, "completions/mean_terminated_length": 2.0,
+        "completions/repeated_trigrams": 0.0, "length/within_tol": 0.5, "length/within_1": 0.5, "length/within_2": 1.0,
+        "num_tokens": 14.0, "reward": 7 / 3, "reward_std": math.sqrt(0.5) / 2, "rewards/length/mean": -0.5,
+        "rewards/length/std": math.sqrt(1 / 6),
+    }  # fmt: skip
+    assert metrics() == pytest.approx(expected)
+
+
+def test_a_mean_of_nothing_is_left_out() -> None:
+    """No rollout that ended, no reward that could be computed: no metric, not 0 and not NaN."""
+    cut = [group([5], [[9, 9], [9, 9]], stopped=[False, False])]
+    got = metrics(cut, np.array([[NAN, NAN]]))
+    missing = {"completions/mean_terminated_length", "reward", "reward_std", "rewards/judge/mean", "rewards/judge/std"}
+    assert not missing & set(got)
+    assert got["completions/clipped_ratio"] == 1.0
+    assert all(math.isfinite(value) for value in got.values())
+
+
+def test_rows_keep_everything() -> None:
+    """A row for each rollout, in order, also of a group that is not learnt from; what is missing is None, which JSON
+    can write."""
+    rows = Batch(GROUPS, SCORES, TOTALS, zero_spread(TOTALS)).rows({1: [0.25, 0.0]})
+    assert [row["advantage"] for row in rows] == [None, None, 0.25, 0.0]
+    assert [(row["prompt_id"], row["sample"]) for row in rows] == [("p", 0), ("p", 1), ("p", 0), ("p", 1)]
+    assert [row["reward"] for row in rows] == [1.0, 2.0, 4.0, None]
+    assert rows[2] == {
+        "prompt_id": "p", "sample": 0, "text": "", "token_ids": [9] * 5, "finish_reason": "length",
+        "rewards": {"length": -0.5, "judge": None}, "reward": 4.0, "advantage": 0.25, "worker": "w",
+        "policy_version": 0, "seed": 0, "messages": (), "references": (),
+    }  # fmt: skip
+    assert ["references" in row for row in rows] == [True, False, True, False]
