@@ -79,6 +79,8 @@ def test_requests_of_two_bodies_share_a_batch(folder: Path, monkeypatch: pytest.
         begun.set()
         if not together:  # the long one is held until the other has come
             wait_until(lambda: worker.get("/health").json()["queue"] == 2)
+        elif together[-1] == 2 and len(engine._batch.rows) == 1:  # and again until the other has its answer
+            wait_until(lambda: order == ["short"])
         together.append(len(engine._batch.rows))
         own()
 
