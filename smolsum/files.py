@@ -26,26 +26,26 @@ BLOCK, LONGEST_LINE = 1 << 20, 8 << 20
 
 
 @contextmanager
-def writing(path: Path, remedy: str) -> Iterator[None]:
-    """Turn an OSError of the block into a SmolsumError about `path`; `remedy` is the command that helps afterwards."""
+def writing(path: Path, retry: str) -> Iterator[None]:
+    """Turn an OSError of the block into a SmolsumError about `path`; `retry` is the command that helps afterwards."""
     try:
         yield
     except OSError as error:
         if error.errno in FULL:
-            what, hint = f"the disk is full at {path}", f"free space there, then {remedy}"
+            what, hint = f"the disk is full at {path}", f"free space there, then {retry}"
         else:
             what = f"cannot write {error.filename or path}: {error.strerror or error}"
-            hint = f"make sure that {path.parent} can be written, then {remedy}"
+            hint = f"make sure that {path.parent} can be written, then {retry}"
         raise SmolsumError(what, hint=hint) from error
 
 
-def replace(path: Path, content: bytes, remedy: str, *, durable: bool = False) -> None:
+def replace(path: Path, content: bytes, retry: str, *, durable: bool = False) -> None:
     """Put `content` at `path` in one step: a reader sees the file before or after, never a part of it.
 
     `durable` also waits until the file would survive a power cut. Each file has one writer. Errors as of `writing`.
     """
     temporary = path.with_name(f".{path.name}.tmp")
-    with writing(path, remedy):
+    with writing(path, retry):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.write_bytes(content)
@@ -100,10 +100,10 @@ class Lines:
     """A JSON Lines file, open for appending. One process writes it, unless it is `shared`. The system has each line
     when `append` returns."""
 
-    def __init__(self, path: Path, remedy: str, *, shared: bool = False) -> None:
-        """Open or create the file, and remove an unfinished line; `remedy` continues after a full disk."""
-        self._path, self._remedy, self._shared = path, remedy, shared
-        with writing(path, remedy):
+    def __init__(self, path: Path, retry: str, *, shared: bool = False) -> None:
+        """Open or create the file, and remove an unfinished line; `retry` continues after a full disk."""
+        self._path, self._retry, self._shared = path, retry, shared
+        with writing(path, retry):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab", buffering=0)  # unbuffered: readers see each line at once
             with self._alone():  # else another process's write would look unfinished
@@ -134,7 +134,7 @@ class Lines:
 
     def append(self, content: bytes) -> None:
         """Append bytes, all or none: what a full disk took before it failed is removed."""
-        with writing(self._path, self._remedy), self._alone():
+        with writing(self._path, self._retry), self._alone():
             size = self.size
             try:
                 rest = memoryview(content)
@@ -221,11 +221,11 @@ def read_bytes(path: Path) -> bytes:
 
 
 @contextmanager
-def locked(path: Path, busy: str, remedy: str, *, hint: str | None = None) -> Iterator[None]:
+def locked(path: Path, busy: str, retry: str, *, hint: str | None = None) -> Iterator[None]:
     """Lock the file during the block and write the process into it. Raises UsageError that begins with `busy` where
     another process has the lock, with the advice to wait unless `hint` gives another; other errors as of `writing`. The
     kernel frees the lock however the process ends."""
-    with writing(path, remedy):
+    with writing(path, retry):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+", encoding="utf-8")
         try:

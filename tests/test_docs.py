@@ -136,7 +136,7 @@ def test_commands_of_hints_exist() -> None:
     hints = []
     for path in sorted((ROOT / "smolsum").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.keyword) and node.arg in ("hint", "remedy"):
+            if isinstance(node, ast.keyword) and node.arg in ("hint", "retry"):
                 parts = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
                 hints.append(" X ".join(part for part in parts if isinstance(part, str)))
     assert sum(len(list(named_commands(hint))) for hint in hints) >= 10

@@ -334,13 +334,13 @@ def _measure(
         raise UsageError(f"greedy completions are the same with all {flags.seeds} seeds", hint="--temperature 0.7")
     if flags.seeds > 1 and flags.name:
         raise UsageError(f"--name is for one evaluation, and there are {flags.seeds}", hint="leave --name out")
-    remedy = invocation.command_line
+    retry = invocation.command_line
     try:
         if not output.quiet:
             console.narrate("starting")  # the imports below take seconds on a cold disk
         from smolsum.results.evaluate.run import evaluate_all
 
         with console.use_hook(console.WaitHook(progress=(lambda text: None) if output.quiet else console.narrate)):
-            evaluate_all(find(), split=flags.split, judging=judging, skip=skip, quiet=output.quiet, remedy=remedy)
+            evaluate_all(find(), split=flags.split, judging=judging, skip=skip, quiet=output.quiet, retry=retry)
     except KeyboardInterrupt as error:
-        raise InterruptedRun("interrupted; what was generated and judged is kept", hint=remedy) from error
+        raise InterruptedRun("interrupted; what was generated and judged is kept", hint=retry) from error

@@ -36,7 +36,6 @@ AXIS = 9
 
 @dataclass(frozen=True)
 class SweepFlags:
-    """The flags of a sweep."""
 
     find_lr: Annotated[
         bool,

@@ -30,7 +30,7 @@ def track(
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on until the run ends, trying again where the tracker fails.")
+        bool, typer.Option("--follow", help="Continue until the run ends, trying again where the tracker fails.")
     ] = False,
     project: Annotated[
         str,
@@ -97,7 +97,7 @@ def _send(paths: RunPaths, name: str, project: str, *, following: bool) -> None:
         except UsageError as error:
             if not (following and error.message.startswith(busy)):
                 raise
-            time.sleep(1)  # the process of an earlier attempt sees that the run goes on, or ends
+            time.sleep(1)  # the process of an earlier attempt sees that the run continues, or ends
         except SmolsumError as error:
             error.hint = error.hint or again
             raise

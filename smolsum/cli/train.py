@@ -115,7 +115,7 @@ def train(
     ] = None,
     resume: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Go on with a stopped run, exactly where it was; a mirrored one by its URL."),
+        typer.Option(metavar="RUN", help="Continue a stopped run exactly where it was; a mirrored one by its URL."),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Train in a separate process, and open the live view on it.")
@@ -192,7 +192,7 @@ def train(
             return
         from smolsum.grpo.grid_train import train_grid
 
-        train_grid(planned, quiet=output.quiet, remedy=invocation.command_line)
+        train_grid(planned, quiet=output.quiet, retry=invocation.command_line)
         return
     layers |= {"model": chosen.models[0], "strategy": chosen.strategies[0], "reward": chosen.rewards[0]}
     resolved = resolve(TASKS, sets=sets or [], **layers)
@@ -284,11 +284,11 @@ def _show_plan(planned: Sequence[Planned], previews: Previews) -> None:
             parts.append(f"{name} {count or epochs}{' (shared)' if name == shared else ''}")
             left += 0 if name == shared or one.state == "done" else count
         unknown = unknown or steps is None
-        state = f"goes on at step {one.step}" if one.state == "goes on" and one.step else one.state
+        state = f"continues at step {one.step}" if one.state == "goes on" and one.step else one.state
         rows.append([one.name, state, " > ".join(parts), *labels(one.config), one.config.model.path])
     console.data_table(["name", "state", "steps", "strategy", "reward", "model"], rows)
     states = [one.state for one in planned]
-    words = {"done": "done", "goes on": "to go on with", "to train": "to train"}
+    words = {"done": "done", "goes on": "to continue", "to train": "to train"}
     counts = ", ".join(f"{states.count(state)} {text}" for state, text in words.items() if state in states)
     total = "steps known once the data are here" if unknown else f"{left} steps at most"
     console.narrate(f"{len(planned)} runs: {counts}; {total}")

@@ -55,7 +55,7 @@ def watch(
 ) -> None:
     """Look at a run while it trains, or afterwards.
 
-    The view only reads: q and Ctrl-C leave it and the run goes on. Space pauses the run after its step and S stops it,
+    The view only reads: q and Ctrl-C leave it, the run continues. Space pauses the run after its step and S stops it,
     both with a checkpoint; ? shows all keys.
     """
     if once and as_json:

@@ -16,7 +16,7 @@ JUDGING = ("judge", "preference")
 
 
 class Problem(NamedTuple):
-    """What is wrong: the key whose source the error names, the rest of its sentence, and the remedy."""
+    """What is wrong: the key whose source the error names, the rest of its sentence, and the hint."""
 
     key: str
     words: str

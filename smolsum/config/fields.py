@@ -16,11 +16,11 @@ from smolsum.errors import UsageError
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition on a value: its words in error messages, the test, and the remedy, by default to leave it out."""
+    """A condition on a value: its words in error messages, the test, and the hint, by default to leave it out."""
 
     words: str
     holds: Callable[[Any], bool]
-    remedy: str = ""
+    hint: str = ""
 
 
 TRACKERS = ("trackio", "wandb", "tensorboard", "mlflow")
@@ -139,7 +139,7 @@ def toml_word(choice: str | bool) -> str:
 
 def check_value(key: str, hint: Any, value: object, source: str) -> Any:
     """Return `value` as the field's type; UsageError names `source` where type, choice or range is wrong."""
-    kind, problem, remedy = base_type(hint), "", f"leave {key} out to get its default"
+    kind, problem, advice = base_type(hint), "", f"leave {key} out to get its default"
     choices = {toml_word(choice): choice for choice in get_args(hint)} if get_origin(hint) is Literal else {}
     listed = f"one of {', '.join(choices)}"
     if kind is float and type(value) is int and abs(value) < 2**53:
@@ -154,10 +154,10 @@ def check_value(key: str, hint: Any, value: object, source: str) -> Any:
         problem = listed
     elif get_origin(hint) is Annotated:
         broken = next((rule for rule in get_args(hint)[1:] if not rule.holds(value)), Rule("", bool))
-        problem, remedy = broken.words, broken.remedy or remedy
+        problem, advice = broken.words, broken.hint or advice
     if problem:
         if choices and isinstance(value, str):
             close = get_close_matches(value, choices, n=1)
-            remedy = f"did you mean {close[0]}?" if close else remedy  # the message lists them all
-        raise UsageError(f"{source}: {key} must be {problem}, got {value!r}", hint=remedy)
+            advice = f"did you mean {close[0]}?" if close else advice  # the message lists them all
+        raise UsageError(f"{source}: {key} must be {problem}, got {value!r}", hint=advice)
     return value

@@ -124,16 +124,16 @@ class BatchSampler:
         steps: int,
         run_steps: int,
         parts: Sequence[Stateful] = (),
-        lap: Callable[[str], None] = lambda name: None,
+        mark: Callable[[str], None] = lambda name: None,
     ) -> None:
         """`signals` are the task's, `measure` is how it measures a completion; `first_step` is the number in the run of
         the stage's first step, `steps` how many the stage has and `run_steps` the run; `parts` adapt its weights;
-        `lap` is called with the name of each timed part as it ends."""
+        `mark` is called with the name of each timed part as it ends."""
         self.source, self.order, self.config, self.stage, self.signals = source, order, config, stage, signals
         self._constraints, self._measure = parse_constraints(stage.constraints), measure
         self._unrewarded_weights = dict.fromkeys(signals_needed(self._constraints, signals), 0.0)
         self._first_step, self._steps, self._run_steps = first_step, steps, run_steps
-        self._lap, self._parts = lap, parts
+        self._mark, self._parts = mark, parts
         self._rewarded, self._unrewarded = False, 0
 
     def at(self, k: int) -> StageConfig:
@@ -193,7 +193,7 @@ class BatchSampler:
 
     def _sample(self, k: int, prompts: list[Prompt], first_place: int) -> Batch:
         groups = self.source.sample(self._request(k, prompts, first_place))
-        self._lap("rollout_s")
+        self._mark("rollout_s")
         rewards = self.at(k).rewards
         weights = {**self._unrewarded_weights, **rewards}
         state = TrainerState(self._first_step + k - 1, self._run_steps)
@@ -206,7 +206,7 @@ class BatchSampler:
             return scores, totals, measure_constraints(self._constraints, groups, scores, self.config, self._measure)
 
         scores, totals, measured = distributed.together(score)
-        self._lap("score_s")
+        self._mark("score_s")
         totals_PG = np.array(totals, dtype=np.float64)
         alike = teaches_nothing(totals_PG, scores, rewards, scale=self.config.grpo.advantage_scale)
         idle = np.all([alike, *(zero_spread(one.progress) for one in measured)], axis=0)

@@ -104,14 +104,14 @@ def _column(settings: DifficultyConfig, examples: Sequence[Example] | Sequence[P
 def _scores(settings: DifficultyConfig, examples: Sequence[Example] | Sequence[Prompt]) -> dict[str, float | None]:
     path = Path(settings.scores)
     path = path / SCORES if path.is_dir() else path
-    remedy = "smolsum eval MODEL --split train measures the training prompts, and prints the folder"
+    hint = "smolsum eval MODEL --split train measures the training prompts, and prints the folder"
     if not path.is_file():
-        raise UsageError(f"difficulty.scores: there is no file {path}", hint=remedy)
-    rows = {str(row.id): row.metrics for row in read_lines(path, Score, hint=remedy)}
+        raise UsageError(f"difficulty.scores: there is no file {path}", hint=hint)
+    rows = {str(row.id): row.metrics for row in read_lines(path, Score, hint=hint)}
     if lost := [one.id for one in examples if one.id not in rows]:
         raise UsageError(
             f"difficulty.scores: {path} lacks {len(lost)} of {len(examples)} training prompts, {lost[0]} among them",
-            hint=f"scores of these data are needed: {remedy}",
+            hint=f"scores of these data are needed: {hint}",
         )
     found = {one.id: rows[one.id].get(settings.column) for one in examples}
     numbers = {name: float(value) for name, value in found.items() if isinstance(value, int | float)}

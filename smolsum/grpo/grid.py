@@ -72,7 +72,7 @@ class Planned:
 
     @property
     def step(self) -> int:
-        """The steps that are behind the run."""
+        """The steps that the run has taken."""
         return _status(self.there).step if self.there else 0
 
 

@@ -61,10 +61,10 @@ def check_plan(planned: Sequence[Planned], previews: Previews) -> None:
     lines = [f"{count} of {len(waiting)} runs to train cannot be trained"]
     for message, (problem, names) in problems.items():
         more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-        remedy = f" ({problem.hint})" if problem.hint and len(hints) > 1 else ""
-        lines.append(f"{', '.join(names[:_SHOWN_NAMES])}{more}: {message}{remedy}")
+        hint = f" ({problem.hint})" if problem.hint and len(hints) > 1 else ""
+        lines.append(f"{', '.join(names[:_SHOWN_NAMES])}{more}: {message}{hint}")
     first, _ = next(iter(problems.values()))
-    parts = [first.hint if len(hints) == 1 else "each line ends with its remedy"]
+    parts = [first.hint if len(hints) == 1 else "each line ends with its hint"]
     if count < len(waiting):
         parts.append("without --dry-run the other runs are trained")
     raise type(first)("\n  ".join(lines), hint="; ".join(filter(None, parts)) or None) from first
@@ -92,10 +92,10 @@ def _check(config: Config, previews: Previews, forecasts: dict[str, SmolsumError
         raise problem
 
 
-def train_grid(planned: Sequence[Planned], *, quiet: bool, remedy: str) -> None:
+def train_grid(planned: Sequence[Planned], *, quiet: bool, retry: str) -> None:
     """Train every run that is not done, in order, and print the directory of each run that is complete.
 
-    `remedy` is the command that continues. Raises SmolsumError with the names of the runs that failed, once all others
+    `retry` is the command that continues. Raises SmolsumError with the names of the runs that failed, once all others
     are trained; InterruptedRun after Ctrl-C; UsageError where another process trains a grid in the same directory.
     """
     if not distributed.alone():
@@ -108,15 +108,15 @@ def train_grid(planned: Sequence[Planned], *, quiet: bool, remedy: str) -> None:
     runs_dir = Path(planned[0].config.run.dir)
     busy = f"a grid is being trained in {runs_dir}"
     with (
-        _resumable(remedy),
-        locked(runs_dir / LOCK, busy, remedy),
-        closing(GridWriter(runs_dir, _runs(planned), remedy)) as record,
+        _resumable(retry),
+        locked(runs_dir / LOCK, busy, retry),
+        closing(GridWriter(runs_dir, _runs(planned), retry)) as record,
     ):
         before: RunPaths | None = None
         for number, one in enumerate(planned, start=1):
             if one.state != "done":
                 if not quiet:
-                    verb = "goes on" if one.state == "goes on" else "begins"
+                    verb = "continues" if one.state == "goes on" else "begins"
                     why = f" ({one.reason})" if one.reason else ""
                     console.narrate(f"run {number} of {len(planned)} {verb}: {one.name}{why}")
                 if before and take_request(before, "stop"):  # made after its last step
@@ -141,7 +141,7 @@ def train_grid(planned: Sequence[Planned], *, quiet: bool, remedy: str) -> None:
             console.data(str(one.root))
     if failed:
         summary = f"{len(failed)} of {len(planned)} runs failed: {', '.join(failed)}"
-        raise SmolsumError(summary, hint=f"{remedy} tries them again") from next(iter(failed.values()))
+        raise SmolsumError(summary, hint=f"{retry} tries them again") from next(iter(failed.values()))
 
 
 def _begun(record: GridWriter, number: int, before: RunPaths | None) -> Callable[[Path], None]:
@@ -156,14 +156,14 @@ def _begun(record: GridWriter, number: int, before: RunPaths | None) -> Callable
 
 
 @contextmanager
-def _resumable(remedy: str) -> Iterator[None]:
+def _resumable(retry: str) -> Iterator[None]:
     """Give an interruption of the block the hint that the same command continues."""
     try:
         yield
     except InterruptedRun as stopped:
-        raise InterruptedRun(stopped.message, hint=remedy) from stopped
+        raise InterruptedRun(stopped.message, hint=retry) from stopped
     except KeyboardInterrupt as error:
-        raise InterruptedRun("interrupted between two runs", hint=remedy) from error
+        raise InterruptedRun("interrupted between two runs", hint=retry) from error
 
 
 def _runs(planned: Sequence[Planned]) -> list[RunOfGrid]:

@@ -75,7 +75,7 @@ def train(
 def train_stage(session: Session, setup: Setup, source: Source) -> None:
     """Train the session's stage, from the checkpoint that the session restored or from the stage's start."""
     config, policy, at = session.config, setup.policy, session.at
-    stage, reference, lap = config.stages[at.stage], session.reference, session.clock.lap
+    stage, reference, mark = config.stages[at.stage], session.reference, session.clock.mark
     optimizer = Optimizer(policy.model, config.optimizer, seed=config.train.seed)
     session.load_optimizer(optimizer)
     steps, first_step, run_steps = at.plan[at.stage], at.step - at.stage_step + 1, sum(at.plan.values())
@@ -87,7 +87,7 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
     session.learns(*parts)
     sampler = BatchSampler(
         source, order, config, stage, setup.task.rewards.signals, setup.measure,
-        first_step=first_step, steps=steps, run_steps=run_steps, parts=parts, lap=lap,
+        first_step=first_step, steps=steps, run_steps=run_steps, parts=parts, mark=mark,
     )  # fmt: skip
     source.publish(at.step, always=True)
     for k in session.steps(optimizer):  # saves checkpoints, pauses and stops
@@ -109,18 +109,18 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
                 rollouts=advantages_PG.size, chunking=setup.memory.chunking,
             )  # fmt: skip
             metrics |= copied
-        lap("fwd_bwd_s")
+        mark("fwd_bwd_s")
         metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps))
         metrics["perf/peak_memory_gb"] = peak_gb()
-        lap("optimizer_s")
+        mark("optimizer_s")
         source.publish(at.step)
-        lap("publish_s")
+        mark("publish_s")
         metrics |= step_metrics(sampled, advantages_PG) | source.metrics() | schedule_metrics(stage, now)
         for part in parts:
             metrics |= part.observe(sampled, now.rewards)
         metrics |= setup.task.evaluation.step_metrics(sampled.groups, config)
         if session.keeper.validates(k):
             metrics |= validate(session, setup, stage)
-            lap("validate_s")
+            mark("validate_s")
         rows = sampled.rows(dict(zip(learned, advantages_PG.tolist(), strict=True)))
         session.log(sampled.logged_means() | metrics, rows)  # a metric of ours keeps its name

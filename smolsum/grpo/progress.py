@@ -49,12 +49,11 @@ class StepClock:
         self.start()
 
     def start(self) -> None:
-        """Begin a step."""
         self._start = self._last = time.perf_counter()
         self._laps: dict[str, float] = {}
 
-    def lap(self, name: str) -> None:
-        """Add the time since the last lap to `perf/<name>`."""
+    def mark(self, name: str) -> None:
+        """Add the time since the last mark to `perf/<name>`."""
         now = time.perf_counter()
         self._laps[f"perf/{name}"] = self._laps.get(f"perf/{name}", 0.0) + now - self._last
         self._last = now

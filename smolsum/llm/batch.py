@@ -20,7 +20,7 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 30.0
 """between two rounds while nothing answers; by hand, as stamina's pauses cannot be interrupted"""
 FAILED_FOR_S = 60.0
 """after which a failed question is asked again if it comes up"""
-REMEDY = "run this again: answers are kept"
+RETRY = "run this again: answers are kept"
 
 
 @dataclass
@@ -84,7 +84,7 @@ class BatchClient:
         self.endpoint, self._requests, self._wait_s, self._store_refusals = endpoint, requests, wait_s, store_refusals
         self._budget = budget or RequestBudget()
         self._name = f"{endpoint.role} {endpoint.model}"
-        self._answers = AnswerCache(endpoint.role, endpoint.name, KeptAnswer, REMEDY)
+        self._answers = AnswerCache(endpoint.role, endpoint.name, KeptAnswer, RETRY)
         self._failed_at: dict[str, float] = {}
         self._reached = False
         self._down_since: float | None = None
@@ -142,7 +142,7 @@ class BatchClient:
         return UnreachableError(
             f"the {self._name} gave no answer to {count} {'question' if count == 1 else 'questions'}; the last "
             f"failure: {last}",
-            hint=f"wait until {self.endpoint.address} answers, then {REMEDY}",
+            hint=f"wait until {self.endpoint.address} answers, then {RETRY}",
         )
 
     def _give_up(self, failures: Mapping[str, str], count: int) -> None:
@@ -202,4 +202,4 @@ class BatchClient:
                         current_hook().notify(f"{self.endpoint.role}_back", f"the {self._name} answers again")
                 progress.done(failed=outcome.answer is None)
 
-            await ask_all(list(todo), ask, self.endpoint, self._requests, remedy=REMEDY, record=record)
+            await ask_all(list(todo), ask, self.endpoint, self._requests, retry=RETRY, record=record)

@@ -49,17 +49,17 @@ class AnswerCache(Generic[A]):
     """
 
     def __init__(
-        self, kind: str, model: str, record: type[A], remedy: str, *, known: Mapping[str, A] | None = None
+        self, kind: str, model: str, record: type[A], retry: str, *, known: Mapping[str, A] | None = None
     ) -> None:
-        """`remedy` is the command that continues after a full disk. `known` answers replace those of the file."""
+        """`retry` is the command that continues after a full disk. `known` answers replace those of the file."""
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smolsum" / kind
         self._path = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', model)}.jsonl"
-        self._remedy = remedy
+        self._retry = retry
         self.known = self._read(record) if known is None else dict(known)
         """the answers by key"""
 
     def __enter__(self) -> Self:
-        self._lines = Lines(self._path, self._remedy, shared=True)
+        self._lines = Lines(self._path, self._retry, shared=True)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -77,7 +77,6 @@ class RequestOutcome:
     output_tokens: int = 0
 
     def pay(self, input_tokens: int, output_tokens: int) -> None:
-        """Count the tokens of one request."""
         self.input_tokens += input_tokens
         self.output_tokens += output_tokens
 
@@ -88,11 +87,11 @@ async def ask_all(
     endpoint: Endpoint,
     requests: RequestPolicy,
     *,
-    remedy: str,
+    retry: str,
     record: Callable[[Q, RequestOutcome], None],
     failed_before: Callable[[Q], bool] = lambda question: False,
 ) -> None:
-    """Ask every question in order; `record` gets each outcome as it comes, and `remedy` says how to continue after an
+    """Ask every question in order; `record` gets each outcome as it comes, and `retry` says how to continue after an
     error.
 
     The first question is asked alone, so that a wrong key or name costs one request. A question that fails as often as
@@ -115,7 +114,7 @@ async def ask_all(
             elif not known and not (answered and isinstance(outcome.failure, BadAnswer | Declined)):
                 failures.append(outcome.failure)
             if len(failures) >= MAX_CONSECUTIVE_FAILURES:
-                raise _consecutive_failures(endpoint, failures, remedy)
+                raise _consecutive_failures(endpoint, failures, retry)
 
     try:
         await work(islice(waiting, 1))
@@ -162,13 +161,13 @@ async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[Answer]], requests:
     return outcome
 
 
-def _consecutive_failures(endpoint: Endpoint, failures: Sequence[NoAnswer | Declined], remedy: str) -> SmolsumError:
+def _consecutive_failures(endpoint: Endpoint, failures: Sequence[NoAnswer | Declined], retry: str) -> SmolsumError:
     role, questions = endpoint.role, f"{len(failures)} questions in a row; the last failure: {failures[-1]}"
     name = f"the {role} {endpoint.name}"
     if all(isinstance(failure, BadAnswer) for failure in failures):
-        hint = f"choose a {role} that can answer in JSON, then {remedy}"
+        hint = f"choose a {role} that can answer in JSON, then {retry}"
         return SmolsumError(f"{name} gave no usable answer to {questions}", hint=hint)
     if all(isinstance(failure, Declined) for failure in failures):
-        hint = f"check the model's name, or choose a {role} that accepts them, then {remedy}"
+        hint = f"check the model's name, or choose a {role} that accepts them, then {retry}"
         return SmolsumError(f"{name} refused {questions}", hint=hint)
-    return UnreachableError(f"{name} failed {questions}", hint=f"wait until it answers, then {remedy}")
+    return UnreachableError(f"{name} failed {questions}", hint=f"wait until it answers, then {retry}")

@@ -60,7 +60,7 @@ class NativeBatch:
         self.rows, self._running, self._decoder = [], [], None
 
     def weights_changed(self) -> None:
-        """Go on with the model's weights of now."""
+        """Continue with the model's present weights."""
         if self._decoder is not None:
             self._decoder.weights_changed()
 

@@ -51,7 +51,6 @@ class Completion:
 
     @property
     def tokens(self) -> list[SampledToken]:
-        """All of each token."""
         likeliest = self.likeliest or ((),) * len(self.token_ids)
         return [SampledToken(*each) for each in zip(self.token_ids, self.logprobs, likeliest, strict=True)]
 
@@ -219,7 +218,7 @@ class DecodeBatch:
         self.rows, self._cache, self._logits = [], [], mx.array(0.0)
 
     def weights_changed(self) -> None:
-        """Go on with the model's weights of now, which MLX reads at every step."""
+        """Continue with the model's present weights, which MLX reads at every step."""
 
 
 def prefill(

@@ -28,7 +28,7 @@ from smolsum.runs.paths import RunPaths, open_run, safe_name
 from smolsum.runs.records import RunInfo, RunSettings
 from smolsum.runs.typed_json import has_scores, read, read_object, read_summary
 
-REMEDY = "smolsum export again"
+RETRY = "smolsum export again"
 
 
 def find_exported(reference: str, runs_dir: Path, *, best: bool) -> tuple[RunPaths, Checkpoint]:
@@ -55,7 +55,7 @@ def write_export(
     if gguf_type and adapter:
         raise UsageError("a GGUF file has the whole model, not the adapters", hint="leave --adapter out")
     with _building(folder) as building:
-        evidence = write_evidence(run, checkpoint.step, building / "evidence", REMEDY, console.warn)
+        evidence = write_evidence(run, checkpoint.step, building / "evidence", RETRY, console.warn)
         if not any(
             read_summary(one).step == checkpoint.step for one in evidence.evaluations.glob("*") if has_scores(one)
         ):
@@ -64,7 +64,7 @@ def write_export(
                 hint=f"smolsum eval {checkpoint.path}",
             )
         policy = load_exported(run, checkpoint)
-        with writing(folder, REMEDY), full_disk_is_os_error(building):
+        with writing(folder, RETRY), full_disk_is_os_error(building):
             file, dtype = "", str(policy.dtype)
             if gguf_type:
                 dtype, most = gguf_type, int(read_object(run.config)["sampling"]["max_new_tokens"])
@@ -73,7 +73,7 @@ def write_export(
                 count = (export_adapters if adapter else export_policy)(policy, building)
         facts = CardFacts(title, checkpoint.step, count, dtype, policy.system, license, adapter, file)
         for name, text in card_files(evidence, facts, building).items():
-            replace(building / name, text.encode("utf-8", "backslashreplace"), REMEDY)
+            replace(building / name, text.encode("utf-8", "backslashreplace"), RETRY)
     if not license:
         console.warn("the card names no licence: --license NAME; that of the base model binds too")
 
@@ -110,12 +110,12 @@ def _building(folder: Path) -> Iterator[Path]:
         what = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot write {folder}: {what}", hint="choose another directory") from error
     lock = building / ".lock"
-    with locked(lock, f"{folder} is being exported to", REMEDY):
+    with locked(lock, f"{folder} is being exported to", RETRY):
         try:
             for path in set(building.iterdir()) - {lock}:  # what a killed export left
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             yield building
-            with writing(folder, REMEDY):
+            with writing(folder, RETRY):
                 lock.unlink()
                 building.replace(target)
         finally:

@@ -237,7 +237,7 @@ class CustomReward(Background):
         try:
             flat, problems = self._checked(running.result(), groups)
         except _WrongShapeError as error:
-            hint = self._remedy(error, "return a value, or None, for each completion")
+            hint = self._hint(error, "return a value, or None, for each completion")
             raise PluginError(f"{self.where} {error}", hint=hint) from error
         except Exception as error:
             cause, whole = error, self._described(error)
@@ -254,7 +254,7 @@ class CustomReward(Background):
             hint = "correct it; or a new run with --set rewards.on_error=missing leaves out what fails"
             if isinstance(cause, PastDeadlineError):
                 hint = "make it faster; or a new run with --set rewards.timeout_s=SECONDS gives it more time"
-            raise PluginError(f"{self.where} failed{problem}", hint=self._remedy(cause, hint)) from cause
+            raise PluginError(f"{self.where} failed{problem}", hint=self._hint(cause, hint)) from cause
         if problems:
             from smolsum.console import current_hook
 
@@ -305,7 +305,7 @@ class CustomReward(Background):
         }
         return flat, problems
 
-    def _remedy(self, error: Exception | None, usual: str) -> str:
+    def _hint(self, error: Exception | None, usual: str) -> str:
         """Return the hint for an error: TRL's conversational form has to be chosen."""
         indexed = isinstance(error, TypeError | IndexError | AttributeError) and CHAT_AS_TEXT.search(_text(error))
         if indexed and not (self.options.chats or self.options.whole_step):

@@ -286,7 +286,7 @@ def score_meteor(groups: Sequence[RolloutGroup], config: Config) -> Values:
 
 
 def wordnet_problem() -> MachineError | None:
-    """Return why synonyms are not matched, and the remedy, to be shown once as a warning; None if they are."""
+    """Return why synonyms are not matched, and the hint, to be shown once as a warning; None if they are."""
     lexicon = find_lexicon()
     if lexicon.kind == "wordnet":
         return None

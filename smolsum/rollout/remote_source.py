@@ -176,7 +176,6 @@ class WorkerSampler:
             self._publishing.result()
 
     def close(self) -> None:
-        """Disconnect from the workers."""
         self.pool.close()
 
 

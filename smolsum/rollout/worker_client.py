@@ -3,7 +3,7 @@
 The client checks every answer before it returns it: a rollout that was not requested, token ids outside the vocabulary,
 log-probs that are not numbers, and a stream that ends early all raise WorkerError, and the caller decides what to do.
 The checks of the model run before anything is trained (`preflight`) and again whenever a worker joins; their errors
-name both values and the remedy.
+name both values and the hint.
 """
 
 import asyncio
@@ -74,7 +74,6 @@ class WorkerClient:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._http.aclose()
 
     async def health(self, within_s: float = HEALTH_S) -> protocol.Health:
@@ -299,10 +298,10 @@ def check(url: str, health: protocol.Health, expected: ExpectedModel) -> None:
     """Raise UsageError if the worker's /health shows another policy, or sampling that is not neutral."""
     for name in FACTS:
         if getattr(health, name) != expected.facts[name]:
-            remedy = f"--dtype {expected.dtype}" if name == "dtype" else "--model with the model that is trained"
+            hint = f"--dtype {expected.dtype}" if name == "dtype" else "--model with the model that is trained"
             raise UsageError(
                 f"{url} serves another {name}: {getattr(health, name)} there, {expected.facts[name]} here",
-                hint=f"start it with smolsum serve-worker {remedy}, and the same version of smolsum",
+                hint=f"start it with smolsum serve-worker {hint}, and the same version of smolsum",
             )
     neutral = protocol.NEUTRAL_SAMPLING
     if cut := {name: value for name, value in health.sampling.items() if value not in neutral.get(name, (value,))}:

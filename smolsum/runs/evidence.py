@@ -29,11 +29,11 @@ ADDRESS = re.compile(r" at (https?://[^\s,]+)")
 """that of an endpoint, in the name of a judge"""
 
 
-def write_evidence(run: RunPaths, step: int, folder: Path, remedy: str, warn: Callable[[str], None]) -> RunPaths:
+def write_evidence(run: RunPaths, step: int, folder: Path, retry: str, warn: Callable[[str], None]) -> RunPaths:
     """Write the run as it was after a step into `folder`, under its name, and return the paths there. `warn` gets a
     sentence on each damaged evaluation, which is left out.
 
-    Raises SmolsumError for any other damaged file, and errors as of `writing`, with `remedy`.
+    Raises SmolsumError for any other damaged file, and errors as of `writing`, with `retry`.
     """
     made = RunPaths(folder / run.name)
     info = read(run.info, RunInfo, needs=("steps",))
@@ -42,12 +42,12 @@ def write_evidence(run: RunPaths, step: int, folder: Path, remedy: str, warn: Ca
     if not isinstance(stages := config.get("stages"), Mapping):
         raise SmolsumError(f"{run.config} is damaged: it has no stages", hint="restore it from a copy")
     config["stages"] = {name: stage for name, stage in stages.items() if name in steps}
-    replace(made.config, tomli_w.dumps(_public(config, hub)).encode(), remedy)
-    replace(made.info, to_json(_public(read_object(run.info), hub) | {"steps": steps}, indent=2), remedy)
-    replace(made.status, to_json({"state": "finished", "step": step, "steps": step}, indent=2), remedy)
+    replace(made.config, tomli_w.dumps(_public(config, hub)).encode(), retry)
+    replace(made.info, to_json(_public(read_object(run.info), hub) | {"steps": steps}, indent=2), retry)
+    replace(made.status, to_json({"state": "finished", "step": step, "steps": step}, indent=2), retry)
     rows = [row for _, row in json_lines(run.metrics) if row.get("step", step + 1) <= step]
     rows = [{key: value for key, value in row.items() if not key.startswith("workers/")} for row in rows]
-    replace(made.metrics, b"".join(map(to_json, rows)), remedy)
+    replace(made.metrics, b"".join(map(to_json, rows)), retry)
     for evaluation in sorted(filter(has_scores, run.evaluations.glob("*"))):
         try:
             summary, scores = read_summary(evaluation), read_jsonl(evaluation / SCORES)
@@ -60,8 +60,8 @@ def write_evidence(run: RunPaths, step: int, folder: Path, remedy: str, warn: Ca
             continue
         if summary.step is not None and summary.step <= step:
             target = made.evaluation(evaluation.name)
-            replace(target / SUMMARY, to_json(_public(read_object(evaluation / SUMMARY), hub), indent=2), remedy)
-            replace(target / SCORES, b"".join(to_json(_scores(row, hub)) for row in scores), remedy)
+            replace(target / SUMMARY, to_json(_public(read_object(evaluation / SUMMARY), hub), indent=2), retry)
+            replace(target / SCORES, b"".join(to_json(_scores(row, hub)) for row in scores), retry)
     return made
 
 

@@ -71,12 +71,10 @@ class RunPaths:
 
     @property
     def resume_command(self) -> str:
-        """The command that resumes this run."""
         return " ".join(["smolsum train --resume", self.reference, *self._plugin_flags])
 
     @property
     def eval_command(self) -> str:
-        """The command that evaluates this run."""
         return " ".join(["smolsum eval", self.reference, *self._plugin_flags])
 
     @property

@@ -126,7 +126,7 @@ class Hits:
 
 
 class Scan:
-    """A search that goes on in a thread until `running` is False; `follow` continues it with what a run has
+    """A search that runs in a thread until `running` is False; `follow` continues it with what a run has
     gained since."""
 
     def __init__(self, paths: RunPaths, wanted: Wanted, settings: RunSettings) -> None:

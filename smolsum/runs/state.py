@@ -89,10 +89,10 @@ def run_state(
         if run.requested("stop"):
             return RunState("stopping", "stopping: its step is finished and saved first")
         if run.requested("pause"):
-            remedy = f"rm {run.paths.control / 'pause'}"
+            hint = f"rm {run.paths.control / 'pause'}"
             if state == "paused":
-                return RunState("paused", f"paused after step {run.step}: saved, safe to kill", remedy)
-            return RunState("pausing", "pausing: its step is finished and saved first", remedy)
+                return RunState("paused", f"paused after step {run.step}: saved, safe to kill", hint)
+            return RunState("pausing", "pausing: its step is finished and saved first", hint)
         # the request was withdrawn, and the trainer has not looked yet
         state = "running" if state in ("pausing", "paused") else state
         if silent > limit:

@@ -318,7 +318,7 @@ def _group(paths: RunPaths) -> str:
 
 
 def check_tracker(name: str, otherwise: str = "") -> None:
-    """Raise UsageError for a name that is no tracker, and for a tracker whose package is missing, with another remedy
+    """Raise UsageError for a name that is no tracker, and for a tracker whose package is missing, with another hint
     for that. Imports nothing."""
     if name not in TRACKERS:
         raise UsageError(f"unknown tracker {name!r}", hint=nearest(name, TRACKERS))
@@ -356,8 +356,8 @@ def speaking_to(name: str) -> Iterator[None]:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         said = without_secrets(lines[0])
         shown = said if len(said) <= HEAD + TAIL else f"{said[:HEAD]} … {said[-TAIL:]}"
-        remedy = "wandb login or WANDB_API_KEY=…; WANDB_MODE=offline needs neither key nor server"
-        raise UnreachableError(f"{name}: {shown}", hint=remedy if name == "wandb" else None) from error
+        hint = "wandb login or WANDB_API_KEY=…; WANDB_MODE=offline needs neither key nor server"
+        raise UnreachableError(f"{name}: {shown}", hint=hint if name == "wandb" else None) from error
 
 
 def without_secrets(text: str) -> str:

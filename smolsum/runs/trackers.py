@@ -97,7 +97,6 @@ class Follower:
             raise
 
     def state(self) -> RunState:
-        """Return the state of the run."""
         self._run.poll()
         return run_state(self._run, datetime.now(UTC))
 

@@ -144,18 +144,17 @@ class Metric:
     """what a share counts, as a sentence before the number needs it (answers that parse); empty: the title says it"""
 
     def show(self, value: float) -> str:
-        """Return a value as text."""
         return format(value, self.form)
 
 
 @dataclass(frozen=True)
 class MetricTable:
     """One table of an evaluation: its title, its columns, and how to get their values where an evaluation has none of
-    them. Without a remedy such a table is left out; what the data would need for it is then said."""
+    them. Without a hint such a table is left out; what the data would need for it is then said."""
 
     title: str
     metrics: tuple[Metric, ...]
-    remedy: str = ""
+    hint: str = ""
     needs: str = ""
     subject: str = ""
     """the metric without which the others say nothing, so that the table is left out"""

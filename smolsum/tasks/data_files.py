@@ -58,7 +58,6 @@ class FileSource:
 
     @property
     def splits(self) -> Collection[str]:
-        """The names of the splits."""
         return self.files.keys()
 
     def place(self, split: str) -> str:

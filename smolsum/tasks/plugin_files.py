@@ -153,7 +153,7 @@ def _executed(plugin: Plugin) -> ModuleType:
         _forget(name)
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise UsageError(f"plugin {path.name} cannot be loaded: {_reason(error, path)}", hint=_remedy(error)) from error
+        raise UsageError(f"plugin {path.name} cannot be loaded: {_reason(error, path)}", hint=_hint(error)) from error
     return module
 
 
@@ -170,7 +170,7 @@ def _reason(error: BaseException, path: Path) -> str:
     return where + said if isinstance(error, SmolsumError) else f"{where}{type(error).__name__}: {said}".rstrip(": ")
 
 
-def _remedy(error: BaseException) -> str:
+def _hint(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"uv pip install {error.name.partition('.')[0]}, or put {error.name}.py next to the plugin"
     if isinstance(error, SmolsumError) and error.hint:

@@ -321,7 +321,6 @@ def _not_named(what: str, unnamed: Sequence[PluginInfo], run: RunPaths) -> Usage
 
 
 def _copy_of(plugin: PluginInfo, run: RunPaths) -> Path:
-    """Return the copy of a plugin in a run."""
     name = split_reference(plugin.path)[0].name
     own = run.plugins / plugin.digest[:8] / name
     return own if own.is_file() else run.plugins / name

@@ -332,7 +332,7 @@ class WatchApp(RunView):
             pausing = not self.watched.requested("pause")
             self._request("pause" if pausing else "resume")
             if not pausing:
-                self.say("the run goes on")
+                self.say("the run continues")
 
     def action_stop(self) -> None:
         """Ask the run to stop, and so the grid after it, once the user has typed the word that confirms it."""

@@ -45,7 +45,7 @@ Version = tuple[int, int]
 
 class Browser:
     """What the browser shows, read once: the completions of a step, with the first rollouts of the same prompt to
-    compare with; what a search found; two evaluations. Searches go on in threads."""
+    compare with; what a search found; two evaluations. Searches run in threads."""
 
     def __init__(self, run: Run, others: tuple[Run, ...]) -> None:
         self._run, self._others = run, others
@@ -119,7 +119,7 @@ class Browser:
         size, natural = len(scan.hits), over_time or options.sort == "sample"
         key = (one, options.sort, options.backwards, scan.running)
         known = self._order
-        # sorting 200,000 hits takes a moment: while a search goes on, only each time that it has found a third more
+        # sorting 200,000 hits takes a moment: while a search runs, only each time that it has found a third more
         if known is None or known[0] != key or size > len(known[1].order) * (1 if natural else 4 / 3):
             order = range(size) if over_time else scan.hits.order(options.sort, backwards=options.backwards)
             known = self._order = key, Found(scan, order, scan.hits.spans() if over_time else ())

@@ -57,9 +57,9 @@ class GridView:
         many = len(self.left)
         begin = f"Run {self.number} of {self.total} finishes its step, saves and ends."
         if not many:
-            return f"{begin} It is the last of the grid. This goes on with it:\n{self.command}"
+            return f"{begin} It is the last of the grid. This continues it:\n{self.command}"
         after = f"the {many} runs after it are" if many > 1 else "the run after it is"
-        return f"{begin} The grid ends with it: {after} not trained. This goes on with all of them:\n{self.command}"
+        return f"{begin} The grid ends with it: {after} not trained. This continues all of them:\n{self.command}"
 
 
 class GridFollower:

@@ -75,7 +75,7 @@ KEYS = (
     Key("E", "E", "export", "export the chart (SVG, CSV) into the current folder", "export"),
     Key("t", "t", "theme", "light or dark colours"),
     Key("question_mark", "?", "help", "this page", "help"),
-    Key("q,ctrl+c,ctrl+q", "q, ctrl-c", "leave", "leave; the run goes on", "quit"),
+    Key("q,ctrl+c,ctrl+q", "q, ctrl-c", "leave", "leave; the run continues", "quit"),
 )
 SPACE, STOP = "space", "S"
 LINES = ("down, j",)
@@ -135,7 +135,7 @@ def footer(width: int, names: Sequence[str], at: str, *, asks: bool, state: str,
     texts[SPACE] = f"{SPACE} {'resume' if state in ('pausing', 'paused') else 'pause'}"
     must = ["?", "esc" if at == "chart" else "tab", *((SPACE, STOP) if asks else ())]
     wanted = [texts[name] for name in (*must, *MORE.get(what, ELSEWHERE))][:MAX_FOOTER_KEYS]
-    outs = ("q quit (the run goes on)", "q quit") if state in ALIVE_STATES else ("q quit",)
+    outs = ("q quit (the run continues)", "q quit") if state in ALIVE_STATES else ("q quit",)
     place = f" {names.index(at) + 1}/{len(names)}" if at in names else ""
     pages = (_all(names, at), _one(at, place), _one(at))
     # what goes first where there is no room: names of other pages, then words after `quit`, then keys of the page

@@ -96,7 +96,7 @@ def time_of_day(stamp: str, form: str = "%H:%M:%S") -> str:
 
 
 def flowed(text: str | Text, width: int) -> list[Text]:
-    """Return a text in lines of at most `width` cells, which keep its styles. A line that goes on in the next one ends
+    """Return a text in lines of at most `width` cells, which keep its styles. One that continues in the next line ends
     with a space instead of a line end."""
     from rich.console import Console  # Rich needs a console to measure styled text
 

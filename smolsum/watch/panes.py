@@ -136,7 +136,7 @@ def times(snapshot: Snapshot, width: int, height: int) -> Pane:
 
 
 def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Return state, version lag, speed, queue and bytes of each worker, and its last error with the remedy.
+    """Return state, version lag, speed, queue and bytes of each worker, and its last error with a hint.
 
     A worker is known by its id, which completions have under `worker`. From the newest line of metrics.jsonl:
         workers/<id>/lag            policy versions that its weights are behind those of the trainer

@@ -126,8 +126,8 @@ class MouseSelection:
         }
 
     def text(self, lines: Sequence[Text]) -> str:
-        """Return what is selected of the lines of the pane. Lines that go on in the next one are joined, and the column
-        before a text is left out."""
+        """Return what is selected of the lines of the pane. Lines that continue in the next one are joined; the
+        column before a text is left out."""
         found, edge = "", self.slot.x + 1
         for y, (begin, end) in self.covered().items():
             place = y - self.slot.y - 1
@@ -224,7 +224,7 @@ class RunView(App[None]):
         return replace(self._browser.load(self.options), grid=self._grid.view(self.watched.paths))
 
     def _follow(self) -> bool:
-        """Read the grid, and go on to its next run once that has begun; whether anything changed."""
+        """Read the grid, and follow its next run once that has begun; whether anything changed."""
         changed = self._grid.poll()
         paths = self._grid.under_way()
         if paths and paths != self.watched.paths and self._following and self.snapshot().grid and not self.others:

@@ -109,7 +109,6 @@ def _ordered(values: Any) -> Any:
 
 
 def _plain(ordered: Any) -> Any:
-    """Return the inverse of `_ordered`."""
     kind, sign = ordered.dtype.type, 8 * ordered.dtype.itemsize - 1
     return ordered ^ (((ordered >> kind(sign)) - kind(1)) | (kind(1) << kind(sign)))
 

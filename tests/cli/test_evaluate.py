@@ -383,7 +383,7 @@ def test_a_task_without_criteria_has_no_judge(call: Call, server: JudgeServer, m
 def test_the_user_may_decline_on_a_terminal(run: Path, call: Call, server: JudgeServer) -> None:
     """Before the first call; nothing is asked then, and all other metrics are saved."""
     with Terminal(["eval", str(run), "--judge", "judge-a", "--name", "declined"]) as terminal:
-        terminal.until("go on?")
+        terminal.until("continue?")
         terminal.send("n\n")
         assert terminal.code() == 130
     assert f"judge judge-a: {5 * QUESTIONS} calls" in terminal.text

@@ -421,8 +421,8 @@ def test_dry_run_shows_the_step_of_a_stopped_run(data: Path, whole: Path, call: 
     status.write_text('{"state": "interrupted", "step": 1}')
     _, out, err = call(*grid(data, whole, "--dry-run"))
     status.write_text(kept)
-    assert "  goes on at step 1  " in out.splitlines()[-1]
-    assert "5 runs: 4 done, 1 to go on with" in err
+    assert "  continues at step 1  " in out.splitlines()[-1]
+    assert "5 runs: 4 done, 1 to continue" in err
 
 
 def test_a_plan_does_not_load_mlx(data: Path, whole: Path) -> None:

@@ -38,7 +38,7 @@ def batch(questions: Sequence[int], reply: Ask, requests: RequestPolicy = QUICK,
 
     asyncio.run(
         ask_all(
-            questions, ask, Endpoint(OPENAI, "judge-a"), requests, remedy="ask again",
+            questions, ask, Endpoint(OPENAI, "judge-a"), requests, retry="ask again",
             record=found.outcomes.__setitem__, **options,
         )
     )  # fmt: skip

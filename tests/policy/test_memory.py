@@ -98,7 +98,9 @@ def test_the_estimate_is_near_the_measured_peak(
 def test_chunks_hold_less_from_way_to_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer rollouts at a time, or layers that are computed twice, never hold more activations; the last way holds a
     fraction of the first."""
-    monkeypatch.setattr(memory, "streams", lambda: ["one", "other"])  # of two cores, as whole groups are worked on at once
+    monkeypatch.setattr(
+        memory, "streams", lambda: ["one", "other"]
+    )  # of two cores, as whole groups are worked on at once
     lengths = MaxLengths(330, 64)
     held = [estimate(LORA, config(prompts=2), way, lengths).get("activations", 0.0) for way in ways(LORA, config())]
     assert held[0] > held[1] > held[3] > held[5]

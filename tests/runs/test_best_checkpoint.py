@@ -98,6 +98,6 @@ def test_nothing_was_validated(tmp_path: Path) -> None:
         chosen(tmp_path, best=True)
     subjects = dict.fromkeys(("one", "two"), lambda: chosen(tmp_path, best=True))
     with refuses("2 of 2", "one, two", "leave --best out", error=SmolsumError):
-        evaluate_all(subjects, split="test", judging=None, skip=True, quiet=True, remedy="the same")
+        evaluate_all(subjects, split="test", judging=None, skip=True, quiet=True, retry="the same")
     with refuses("tiny"):
         find_target("tiny", TargetOptions("test", GREEDY, tmp_path), best=True)

@@ -94,7 +94,7 @@ def test_pause_and_stop(tmp_path: Path) -> None:
         ("space", "PAUSING", "its step is finished and saved first  -> space takes it back", "space resume  S stop"),
         ("", lambda _: is_requested(paths, "pause")),
         (lambda: status(paths.root, **rests), "PAUSED", "safe to kill  -> space resumes", Gone(" eta ")),
-        ("space", "the run goes on", lambda _: not is_requested(paths, "pause")),
+        ("space", "the run continues", lambda _: not is_requested(paths, "pause")),
         ("S", "Type stop to stop it."),
         ("=no enter", "not stopped", lambda _: not is_requested(paths, "stop")),
         ("S", "Type stop to stop it."),
@@ -111,7 +111,7 @@ def test_asks_nothing_of_others(tmp_path: Path, readonly: bool) -> None:
 
     def offers_neither(app: WatchApp) -> bool:
         keys = screen(app).splitlines()[-1]
-        return "space" not in keys and "S stop" not in keys and ("the run goes on" in keys) is readonly
+        return "space" not in keys and "S stop" not in keys and ("the run continues" in keys) is readonly
 
     play(paths, ("", offers_neither), ("space", why), ("S", why), readonly=readonly)
     assert not is_requested(paths, "pause")

@@ -194,7 +194,7 @@ def test_copy_by_mouse(tmp_path: Path) -> None:
 
 def test_all_keys_are_in_the_help_of_a_small_terminal(tmp_path: Path) -> None:
     """The help scrolls where it has no room, and names the keys of this page; any other key closes it."""
-    last = "leave; the run goes on"
+    last = "leave; the run continues"
     page = ("search all samples", "the shown prompt at all its steps", "before and after training", "drag over")
     steps = [("question_mark", "up, down: more keys"), ("end", last, *page), ("c", Gone(last))]
     play(make_run(tmp_path), *steps, size=(80, 24))

@@ -27,12 +27,12 @@ from smolsum.types import Prompt
 LOADED_LATER = 0.15e9
 """bytes of what a run loads after the estimate: rewards, WordNet, the code of libraries"""
 LEAST_TOKENS, LEAST_ROLLOUTS = 16, 2
-"""what a remedy goes down to"""
+"""what a suggestion goes down to"""
 SLACK = 1.25
-"""tokens of a remedy, as a multiple of what the task needs: completions that are a little too long still end"""
+"""tokens of a suggestion, as a multiple of what the task needs: completions that are a little too long still end"""
 STEADY = 0.98
-"""share of a limit that a remedy fits into: available RAM differs a little from start to start"""
-REMEDIES = 4
+"""share of a limit that a suggestion fits into: available RAM differs a little from start to start"""
+HINTS = 4
 """how many are shown"""
 
 
@@ -61,7 +61,6 @@ class MemoryPlan:
 
     @property
     def line(self) -> str:
-        """The plan in one line."""
         if self.whole <= self.limit.size:
             peak, size = _distinct(self.peak, self.limit.size)
             return f"memory: {peak} at the peak, of {size} ({self.limit.source})"
@@ -182,7 +181,7 @@ def _nothing_fits(
     least: MemoryPlan, here: MemoryLimit, config: Config, lengths: MaxLengths, load: Callable[[Config], Policy]
 ) -> MachineError:
     """Return the error that says what would fit: the smallest changes first, each with its peak."""
-    limit, remedies, found = least.limit, list[str](), list[dict[str, Any]]()
+    limit, hints, found = least.limit, list[str](), list[dict[str, Any]]()
     room = STEADY * limit.size
     shapes = cache(lambda adapter, quantize: _shape_with(config, adapter, quantize, load))
 
@@ -194,13 +193,13 @@ def _nothing_fits(
         return min(ledger.plan(shape, chunking, chunking).peak for chunking in ways(shape, changed))
 
     if limit != here and least.peak <= here.size:
-        remedies.append(f"--set engine.memory_budget_gb={_above(least.peak)}")
+        hints.append(f"--set engine.memory_budget_gb={_above(least.peak)}")
     smallest = (least.peak, dict[str, Any]())
     for alternative in _smaller(config):
         sets, peak = next(((sets, peak) for sets in alternative if (peak := peak_with(sets)) <= room), ({}, 0.0))
         if sets and not any(_covers(first, sets) for first in found):
             found.append(sets)
-            remedies.append(f"{_flags(sets)} ({_gb(peak)})")
+            hints.append(f"{_flags(sets)} ({_gb(peak)})")
         elif alternative and not sets:
             smallest = min(smallest, (peak_with(alternative[-1]), alternative[-1]), key=lambda one: one[0])
     needed, there = _distinct(least.peak, limit.size)
@@ -212,7 +211,7 @@ def _nothing_fits(
     )
     return MachineError(
         f"training needs at least {needed}, in the smallest chunks; there are {there} ({limit.source})",
-        hint="; or ".join(remedies[:REMEDIES]) or other,
+        hint="; or ".join(hints[:HINTS]) or other,
     )
 
 

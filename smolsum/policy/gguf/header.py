@@ -198,7 +198,7 @@ class _Reader:
         return UsageError(f"{self._path} is damaged: {why}", hint=AGAIN)
 
     def _take(self, nbytes: int) -> int:
-        """Return the place of so many bytes, and go on behind them."""
+        """Return the place of so many bytes, and continue after them."""
         place, self._at = self._at, self._at + nbytes
         if self._at > self._size:
             raise UsageError(f"{self._path} is cut off in {self._what}", hint=AGAIN)

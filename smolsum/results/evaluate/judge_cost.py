@@ -85,7 +85,7 @@ class JudgeCost:
     def _ask(self) -> None:
         if self._agreed or not console.can_ask():
             return
-        if not console.agree("go on?"):
+        if not console.agree("continue?"):
             message = "judging cancelled; all metrics that need no judge are saved"
             raise InterruptedRun(message, hint="--judge none evaluates without a judge")
 

@@ -96,10 +96,10 @@ def judge_spec(endpoint: Endpoint, rounds: int, criteria: Sequence[Criterion]) -
 class Ledger:
     """The judgements of one evaluation by one judge: the known ones, and the file and cache for new ones."""
 
-    def __init__(self, folder: Path, judge: str, remedy: str, *, fresh: bool = False) -> None:
+    def __init__(self, folder: Path, judge: str, retry: str, *, fresh: bool = False) -> None:
         """Read the judgements by a judge, known as `JudgeSpec.judge`; `fresh` ignores what other evaluations paid for.
         Raises SmolsumError for a damaged file."""
-        self._path, self._remedy, self._stack = folder / JUDGEMENTS, remedy, ExitStack()
+        self._path, self._retry, self._stack = folder / JUDGEMENTS, retry, ExitStack()
         self.usage = {"calls": 0, "input_tokens": 0, "output_tokens": 0}
         """of all lines"""
         self._known = dict[str, Judgement]()
@@ -108,10 +108,10 @@ class Ledger:
             if judgement.judge == judge and not (fresh and judgement.score is not None and not judgement.attempts):
                 self._note(judgement)
         own = {j.key: j for j in self._known.values() if j.score is not None} if fresh else None
-        self._cache = AnswerCache("judge", judge, Judgement, remedy, known=own)
+        self._cache = AnswerCache("judge", judge, Judgement, retry, known=own)
 
     def __enter__(self) -> Self:
-        self._lines = self._stack.enter_context(Lines(self._path, self._remedy))
+        self._lines = self._stack.enter_context(Lines(self._path, self._retry))
         self._stack.enter_context(self._cache)
         return self
 

@@ -29,13 +29,13 @@ OUTPUT_TOKENS = 750
 
 @dataclass(frozen=True)
 class JudgeJob:
-    """What is judged, the first completion of each prompt, and where the judgements go; `remedy` is the command that
+    """What is judged, the first completion of each prompt, and where the judgements go; `retry` is the command that
     continues."""
 
     folder: Path
     groups: Sequence[RolloutGroup]
     criteria: Sequence[Criterion]
-    remedy: str
+    retry: str
     quiet: bool = True
 
 
@@ -104,7 +104,7 @@ def judge(job: JudgeJob, options: JudgeOptions | None) -> JudgeResult:
         if failure is None and judged.missing:
             failure = SmolsumError(
                 f"the judge {judged.spec.model} gave no score at all: {judged.missing[0].error}",
-                hint=f"{job.remedy} asks again",
+                hint=f"{job.retry} asks again",
             )
         return replace(_recall_last(job), failure=failure)
     second = None
@@ -133,7 +133,7 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
     questions = spec.questions(job.groups, job.criteria)
     failure = None
     with (
-        Ledger(job.folder, endpoint.name, job.remedy, fresh=options.fresh) as ledger,
+        Ledger(job.folder, endpoint.name, job.retry, fresh=options.fresh) as ledger,
         Meter(f"judging {endpoint.model}", len(questions), quiet=job.quiet) as meter,
     ):
         ledger.take_from_cache(questions)
@@ -190,7 +190,7 @@ async def _ask(
         meter.to(done)
         await ask_all(
             todo, ask, endpoint, options.requests, record=record, failed_before=ledger.failed,
-            remedy="evaluate again: only what is missing is asked",
+            retry="evaluate again: only what is missing is asked",
         )  # fmt: skip
 
 
@@ -236,7 +236,7 @@ def _recall_judge(job: JudgeJob, facts: Mapping[str, Any]) -> Judged | None:
     if set(facts.get("prompts", ())) != {c.name for c in job.criteria}:
         return None
     spec = JudgeSpec(facts["model"], facts["rounds"], facts["prompts"], facts.get("endpoint", ""))
-    return _recall(job, spec, Ledger(job.folder, spec.judge, job.remedy), facts["usage"].get("dollars"))
+    return _recall(job, spec, Ledger(job.folder, spec.judge, job.retry), facts["usage"].get("dollars"))
 
 
 def _facts_before(job: JudgeJob) -> dict[str, Any]:

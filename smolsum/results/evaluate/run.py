@@ -62,7 +62,7 @@ class EvaluationJob:
     measure: Callable[[Prompt, Rollout], dict[str, Any]]
     provenance: Mapping[str, Any]
     """fingerprints of `model`, `tokenizer` and `data` (by split), and the METEOR matcher"""
-    remedy: str
+    retry: str
     """the command that continues"""
     policy: Policy
     """which `model` describes; its weights need not be read"""
@@ -159,7 +159,7 @@ def score(
     with showing as show:
         counter = SamplingCounter(len(prompts) * samples, show)
         groups = obtain(
-            folder, prompts, job.made_from, completer, job.remedy, counter=counter, samples=samples,
+            folder, prompts, job.made_from, completer, job.retry, counter=counter, samples=samples,
             runs_dir=job.kept_in(), note=lambda text: note(f"{job.label}: {text}"),
         )  # fmt: skip
     task.evaluation.ask_ahead([(g.prompt, rollout) for g in groups for rollout in g.rollouts], job.config)
@@ -174,45 +174,45 @@ def score(
         metrics = task.evaluation.aggregate_samples(measured) | error_shares(task.evaluation.errors, every)
     else:
         metrics = task.evaluation.summarise(rows) | error_shares(task.evaluation.errors, rows)
-    command = {} if job.step is not None else {"command": job.remedy}
+    command = {} if job.step is not None else {"command": job.retry}
     summary = job.summary | describe_task(task, metrics) | command
     if len(prompts) < job.whole:
         summary |= {"whole": job.whole}
     if not has_scores(folder) or read_summary(folder).n < len(rows):
-        write_scores(folder, rows, metrics, summary, job.remedy)
+        write_scores(folder, rows, metrics, summary, job.retry)
     return Measured(groups, rows, metrics, summary)
 
 
-def evaluate(target: Target, *, split: str, judging: JudgeOptions | None, quiet: bool, remedy: str) -> Path:
+def evaluate(target: Target, *, split: str, judging: JudgeOptions | None, quiet: bool, retry: str) -> Path:
     """Evaluate a target on a split; returns the folder with `scores.jsonl` and `summary.json`.
 
-    `remedy` is the command that continues. Raises the errors of loading, and the judge's failure once its other scores
+    `retry` is the command that continues. Raises the errors of loading, and the judge's failure once its other scores
     are saved.
     """
     busy = f"{target.folder} is being evaluated"
-    with locked(target.folder / LOCK, busy, remedy, hint="wait until it ends"):
-        job, completer = _prepare(target, split, remedy)
+    with locked(target.folder / LOCK, busy, retry, hint="wait until it ends"):
+        job, completer = _prepare(target, split, retry)
         showing = _metered(len(job.prompts) * target.decoding.samples, quiet=quiet)
         note = (lambda text: None) if quiet else console.narrate
         task, found = job.task, score(job, completer, showing=showing, note=note)
         rows, metrics, summary = found.rows, found.metrics, found.summary
-        show_measured(task, metrics, len(rows), of=split, how=_means(task, target.decoding), remedy=remedy, quiet=quiet)
+        show_measured(task, metrics, len(rows), of=split, how=_means(task, target.decoding), retry=retry, quiet=quiet)
         failure = None
         if task.evaluation.criteria:
             from smolsum.results.evaluate.judging import JudgeJob, judge
 
-            result = judge(JudgeJob(target.folder, found.groups, task.evaluation.criteria, remedy, quiet), judging)
+            result = judge(JudgeJob(target.folder, found.groups, task.evaluation.criteria, retry, quiet), judging)
             judged, failure = result.judged, result.failure
             if judged is not None:
                 columns, name = judged.columns(task.evaluation.criteria), judged.spec.name
                 rows = [{**row, "judge": name, **columns[row["id"]]} for row in rows]
                 metrics |= judged_summary(task.evaluation.criteria, rows) | error_shares(task.evaluation.errors, rows)
                 summary |= {"judge": name, "judging": result.facts}
-                again = remedy if judging else with_judge(remedy, judged.spec.model, judged.spec.rounds)
+                again = retry if judging else with_judge(retry, judged.spec.model, judged.spec.rounds)
                 show_judged(task.evaluation.criteria, metrics, result.facts, judged.missing, again, quiet=quiet)
-        write_scores(target.folder, rows, metrics, summary, remedy)
+        write_scores(target.folder, rows, metrics, summary, retry)
         if task.evaluation.criteria and "judge" not in summary and failure is None:
-            show_unjudged(task.evaluation.criteria, remedy, quiet=quiet)
+            show_unjudged(task.evaluation.criteria, retry, quiet=quiet)
     if failure is not None:
         raise failure
     return target.folder
@@ -231,7 +231,7 @@ def _metered(total: int, *, quiet: bool) -> Iterator[ShowCount]:
         yield lambda count: meter.to(count.done, count.speed, left_s=count.left_s)
 
 
-def _prepare(target: Target, split: str, remedy: str) -> tuple[EvaluationJob, Completer]:
+def _prepare(target: Target, split: str, retry: str) -> tuple[EvaluationJob, Completer]:
     """Return the evaluation of a target, and the function that completes its prompts, which loads the weights."""
     config, task = target.config, TASKS[target.config.task.name]
     chosen, others = _splits(config, task, split)
@@ -267,7 +267,7 @@ def _prepare(target: Target, split: str, remedy: str) -> tuple[EvaluationJob, Co
 
     measure = task.evaluation.measurer([chosen, *others], config)
     job = EvaluationJob(
-        target.folder, target.label, config, task, split, prompts, measure, provenance, remedy,
+        target.folder, target.label, config, task, split, prompts, measure, provenance, retry,
         tokenizing, Path(config.run.dir), target.decoding, step,
     )  # fmt: skip
     return job, completer
@@ -303,7 +303,7 @@ def evaluate_all(
     judging: JudgeOptions | None,
     skip: bool,
     quiet: bool,
-    remedy: str,
+    retry: str,
 ) -> None:
     """Evaluate each target and print its folder; with `skip` not those that have all scores.
 
@@ -328,7 +328,7 @@ def evaluate_all(
                     console.narrate(f"evaluation {number} of {len(targets)}: {name}")
                 if not quiet and target.chosen:
                     console.narrate(target.chosen)
-                folder = evaluate(target, split=split, judging=judging, quiet=quiet, remedy=remedy)
+                folder = evaluate(target, split=split, judging=judging, quiet=quiet, retry=retry)
         except (UnreachableError, InterruptedRun, CostLimitError, _NoCriteriaError):
             raise
         except SmolsumError as error:
@@ -343,7 +343,7 @@ def evaluate_all(
         first = next(iter(failed.values()))
         # a wrong request fails every time
         wrong = all(isinstance(error, UsageError) for error in failed.values())
-        hint = first.hint if wrong and first.hint else f"{remedy} tries them again"
+        hint = first.hint if wrong and first.hint else f"{retry} tries them again"
         raise SmolsumError(summary, hint=hint) from first
 
 

@@ -64,16 +64,16 @@ def write_scores(
     rows: Sequence[Mapping[str, Any]],
     metrics: Mapping[str, float | None],
     origin: Mapping[str, Any],
-    remedy: str,
+    retry: str,
 ) -> None:
     """Write `scores.jsonl`, then `summary.json`: `origin`, which describes what was evaluated, and the metrics.
 
-    `remedy` is the command that continues after a full disk.
+    `retry` is the command that continues after a full disk.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    replace(folder / SCORES, b"".join(encode(Score, dict(row)) for row in rows), remedy)
+    replace(folder / SCORES, b"".join(encode(Score, dict(row)) for row in rows), retry)
     summary = {"schema_version": SCHEMA_VERSION, "n": len(rows), **origin, "metrics": metrics}
-    replace(folder / SUMMARY, encode(Summary, summary, indent=2), remedy)
+    replace(folder / SUMMARY, encode(Summary, summary, indent=2), retry)
 
 
 def obtain(
@@ -81,7 +81,7 @@ def obtain(
     prompts: Sequence[Prompt],
     origin: Mapping[str, Any],
     completer: Completer,
-    remedy: str,
+    retry: str,
     *,
     counter: SamplingCounter,
     samples: int,
@@ -94,13 +94,13 @@ def obtain(
 
     Raises UsageError if the folder's are of another `origin`.
     """
-    check_origin(folder, origin, remedy)
+    check_origin(folder, origin, retry)
     found = {g.prompt.id: g for g in whole_groups(read_generations(folder), prompts, samples)}
     if len(found) == len(prompts):
         counter.begin(len(found) * samples)
         return [found[prompt.id] for prompt in prompts]
-    _set_key(folder, origin[KEY], remedy)
-    with Lines(folder / GENERATIONS, remedy) as lines:
+    _set_key(folder, origin[KEY], retry)
+    with Lines(folder / GENERATIONS, retry) as lines:
 
         def save(groups: Sequence[RolloutGroup]) -> None:
             for group in groups:
@@ -124,12 +124,12 @@ def obtain(
     return [found[prompt.id] for prompt in prompts]
 
 
-def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
+def check_origin(folder: Path, origin: Mapping[str, Any], retry: str) -> None:
     """Save what the folder's completions are made from; UsageError, with the differences, if the folder has another
     origin. The settings of measures may change until there are scores."""
     path, now = folder / ORIGIN, json.loads(to_json(origin))
     if not path.exists():
-        replace(path, to_json(now, indent=2), remedy)
+        replace(path, to_json(now, indent=2), retry)
         return
     try:
         then = {KEY: "", **json.loads(path.read_bytes())}
@@ -139,7 +139,7 @@ def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
     if then == now:
         return
     if {**then, TASK: now.get(TASK)} == now and not has_scores(folder):  # measured in other ways
-        replace(path, to_json(now, indent=2), remedy)
+        replace(path, to_json(now, indent=2), retry)
     else:
         one, two = _flat(then), _flat(now)
         keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
@@ -156,14 +156,14 @@ def check_origin(folder: Path, origin: Mapping[str, Any], remedy: str) -> None:
         )
 
 
-def _set_key(folder: Path, key: str, remedy: str) -> None:
+def _set_key(folder: Path, key: str, retry: str) -> None:
     """Note what decides the completions that are to come. A folder that has some which something else decided, such as
     another version of smolsum, is of no use to other evaluations, and loses its key."""
     path = folder / ORIGIN
     origin = read_object(path)
     if origin.get(KEY) != key:
         begun = (folder / GENERATIONS).exists()
-        replace(path, to_json({**origin, KEY: "" if begun else key}, indent=2), remedy)
+        replace(path, to_json({**origin, KEY: "" if begun else key}, indent=2), retry)
 
 
 def _flat(origin: Any) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def missing_warnings(task: Task, results: Mapping[str, Metrics], examples: int, 
             yield f"{label}: {lacks}{again}"
 
 
-def show_measured(task: Task, metrics: Metrics, examples: int, *, of: str, how: str, remedy: str, quiet: bool) -> None:
+def show_measured(task: Task, metrics: Metrics, examples: int, *, of: str, how: str, retry: str, quiet: bool) -> None:
     """Print the task's tables, and how to fill empty ones, or what the data lack for them. Examples that are in no mean
     are a warning, also when quiet."""
     if not quiet:
@@ -95,12 +95,12 @@ def show_measured(task: Task, metrics: Metrics, examples: int, *, of: str, how: 
             if any(metrics.get(h.name) is not None for h in panel.metrics):
                 row = ["-" if (v := metrics.get(h.name)) is None else h.show(v) for h in panel.metrics]
                 console.table([h.title for h in panel.metrics], [row], title=panel.title)
-            elif panel.remedy or panel.needs:
+            elif panel.hint or panel.needs:
                 names = ", ".join(h.title for h in panel.metrics)
-                why = f"to fill them: {panel.remedy}" if panel.remedy else f"the data have no {panel.needs}"
+                why = f"to fill them: {panel.hint}" if panel.hint else f"the data have no {panel.needs}"
                 console.narrate(f"missing: {names}; {why}")
     if lacks := task.evaluation.lacks(metrics, examples):
-        console.warn(f"{lacks}; {remedy} asks again")
+        console.warn(f"{lacks}; {retry} asks again")
 
 
 def show_judged(
@@ -108,7 +108,7 @@ def show_judged(
     metrics: Metrics,
     facts: Mapping[str, Any],
     missing: Sequence[Judgement],
-    remedy: str,
+    retry: str,
     *,
     quiet: bool,
 ) -> None:
@@ -131,21 +131,21 @@ def show_judged(
         if second := facts.get("second"):
             _show_agreement(names, second)
     if missing:
-        console.warn(f"{len(missing)} judgements are missing, and in no mean; {remedy} asks for them again")
+        console.warn(f"{len(missing)} judgements are missing, and in no mean; {retry} asks for them again")
         for j in missing[:MAX_LISTED]:
             console.narrate(f"  {j.id} {j.metric} round {j.round}: {j.error}")
         if len(missing) > MAX_LISTED:
             console.narrate(f"  … and {len(missing) - MAX_LISTED} more, in summary.json")
 
 
-def show_unjudged(criteria: Sequence[Criterion], remedy: str, *, quiet: bool) -> None:
+def show_unjudged(criteria: Sequence[Criterion], retry: str, *, quiet: bool) -> None:
     """Print the columns that are missing without a judge, and the command that fills them."""
     if quiet:
         return
     names = ", ".join([*(c.name for c in criteria), COMPOSITE, PASS_RATE])
     own = has_url(JUDGE, os.environ)
     key = "" if own or os.environ.get("OPENAI_API_KEY") else "export OPENAI_API_KEY=… (or SMOLSUM_JUDGE_URL), then "
-    command = with_judge(remedy, "MODEL" if own else DEFAULT_JUDGE)
+    command = with_judge(retry, "MODEL" if own else DEFAULT_JUDGE)
     console.narrate(f"missing: {names}; to fill them: {key}{command}")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from smolsum.results.report.collect import ReportInputs
 from smolsum.results.report.document import Figure, Item, Page, Section
-from smolsum.results.report.outcomes import compared, journeys
+from smolsum.results.report.outcomes import compared, stage_outcomes
 from smolsum.results.report.results import configuration_results
 from smolsum.results.report.sections import findings, lengths, paper, scores, setup, training
 from smolsum.rewards import REWARDS
@@ -22,7 +22,7 @@ def build(inputs: ReportInputs) -> Page:
     results = configuration_results(inputs)
     study = inputs.follows_study
     metrics = compared(inputs)
-    ways = journeys(inputs, results, metrics)
+    ways = stage_outcomes(inputs, results, metrics)
     sections: list[tuple[str, Iterable[Item]]] = [
         ("What was found", findings.findings_items(inputs, ways, metrics)),
         (

@@ -17,7 +17,7 @@ from smolsum.errors import UsageError
 from smolsum.results.report.collect import ReportInputs, TrainedRun, gather
 from smolsum.results.report.compatibility import comparable
 from smolsum.results.report.document import DASH, Figure, Item, Section, Table
-from smolsum.results.report.outcomes import Journey, compared, journeys
+from smolsum.results.report.outcomes import StageOutcomes, compared, stage_outcomes
 from smolsum.results.report.results import configuration_results
 from smolsum.results.report.sections import findings, scores, setup, training
 from smolsum.results.report.write import figures, printable, section_lines, templates
@@ -56,7 +56,7 @@ def card_files(evidence: RunPaths, facts: CardFacts, folder: Path) -> dict[str, 
         raise UsageError(f"{evidence.name} has no results for a card: {reason}", hint="smolsum eval makes them")
     inputs = comparable(found)
     run, results, metrics = inputs.trained[0], configuration_results(inputs), compared(inputs)
-    ways = journeys(inputs, results, metrics)
+    ways = stage_outcomes(inputs, results, metrics)
     first, *others = sections = [printable(one) for one in _sections(inputs, ways)]
     limits = Section("Limits", (), tuple(setup.limits(inputs, results)))
     # more marks than the message has in a row, so that tags and Markdown in it are shown as they are
@@ -81,7 +81,7 @@ def card_files(evidence: RunPaths, facts: CardFacts, folder: Path) -> dict[str, 
     return {CARD: card, **drawn}
 
 
-def _sections(inputs: ReportInputs, ways: Sequence[Journey]) -> list[Section]:
+def _sections(inputs: ReportInputs, ways: Sequence[StageOutcomes]) -> list[Section]:
     """The sections of a report that say what one run did."""
     metrics = compared(inputs)
     judged = (
@@ -144,7 +144,7 @@ def _on_hub(run: TrainedRun, section: str) -> HubName | None:
     return hub_name(path) if path in run.info.revisions else None
 
 
-def _metadata(run: TrainedRun, ways: Sequence[Journey], facts: CardFacts, folder: Path) -> str:
+def _metadata(run: TrainedRun, ways: Sequence[StageOutcomes], facts: CardFacts, folder: Path) -> str:
     """The card's metadata as YAML."""
     from huggingface_hub import EvalResult, ModelCardData
 

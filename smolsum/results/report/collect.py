@@ -43,7 +43,6 @@ class EvaluationResult:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
         return self.folder.name
 
     @property
@@ -68,7 +67,6 @@ class EvaluationResult:
 
     @property
     def model(self) -> str:
-        """The model's name."""
         return model_name(self.summary.model.path)
 
     @property
@@ -155,12 +153,10 @@ class TrainedRun:
 
     @property
     def name(self) -> str:
-        """The run's name."""
         return self.paths.name
 
     @property
     def model(self) -> str:
-        """The model's name."""
         return model_name(self.config["model"]["path"])
 
     @property
@@ -248,7 +244,6 @@ class ReportInputs:
         return sorted({one.model for one in self.entries}, key=str.casefold)
 
     def runs_of(self, model: str) -> list[TrainedRun]:
-        """Return the runs of a model."""
         return [run for run in self.trained if run.model == model]
 
     @property
@@ -269,7 +264,6 @@ class ReportInputs:
 
     @property
     def judge(self) -> str | None:
-        """The judge of this report."""
         return next((e.judge for e in self.evaluations if e.judge), None)
 
     @cached_property

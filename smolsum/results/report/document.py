@@ -33,7 +33,6 @@ class CellSource:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table."""
 
     text: str
     value: float | str | None = None

@@ -89,7 +89,6 @@ class Change:
 
     @property
     def text(self) -> str:
-        """The value as text."""
         return show(self.metric, self.value)
 
     @property
@@ -122,7 +121,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Journey:
+class StageOutcomes:
     """A configuration from the untrained model to its end."""
 
     configuration: ConfigurationResult
@@ -132,12 +131,10 @@ class Journey:
 
     @property
     def model(self) -> str:
-        """The model's name."""
         return self.configuration.model
 
     @property
     def name(self) -> str:
-        """The configuration's name."""
         return self.configuration.name
 
     @property
@@ -185,8 +182,10 @@ def _compared_evaluations(inputs: ReportInputs) -> list[EvaluationResult]:
     return found or list(inputs.baselines)
 
 
-def journeys(inputs: ReportInputs, results: Sequence[ConfigurationResult], metrics: Compared) -> list[Journey]:
-    """Return the way of every trained configuration, those of each model together; the length-only ones come first."""
+def stage_outcomes(
+    inputs: ReportInputs, results: Sequence[ConfigurationResult], metrics: Compared
+) -> list[StageOutcomes]:
+    """Return the outcomes of every trained configuration, those of a model together and the length-only ones first."""
     baselines = (one for model in inputs.models if (one := baseline_of(inputs, model)) is not None)
     lengths = [one for one in baselines if one.runs[0].strategy == LENGTH_ONLY]
     found = []
@@ -194,7 +193,7 @@ def journeys(inputs: ReportInputs, results: Sequence[ConfigurationResult], metri
         for one in (one for one in (*lengths, *results) if one.model == model):
             start = untrained(inputs, one.runs[0])
             before = None if start is None else Outcome("untrained", (start,), 0.0, _changes(metrics, None, (start,)))
-            found.append(Journey(one, before, tuple(_stages(one, start, metrics, inputs.trained))))
+            found.append(StageOutcomes(one, before, tuple(_stages(one, start, metrics, inputs.trained))))
     _adjust(found, metrics)
     return found
 
@@ -297,7 +296,7 @@ def _interval(values_SN: NDArray[np.float64], mean: float, within: bool) -> tupl
     return (max(0.0, low), min(1.0, high)) if within else (low, high)
 
 
-def _adjust(found: Sequence[Journey], metrics: Compared) -> None:
+def _adjust(found: Sequence[StageOutcomes], metrics: Compared) -> None:
     """Adjust the p values by Holm, each metric over all outcomes; what several configurations share counts once."""
     for metric in metrics.every:
         alike: dict[tuple[str, tuple[str, ...]], list[Change]] = {}
@@ -310,14 +309,14 @@ def _adjust(found: Sequence[Journey], metrics: Compared) -> None:
                 change.p_holm = p
 
 
-def best_of(found: Sequence[Journey], metric: Metric) -> Journey | None:
-    """Return the journey that ends with the best value of a metric; the first of equals, None if none has it."""
+def best_of(found: Sequence[StageOutcomes], metric: Metric) -> StageOutcomes | None:
+    """Return the outcomes that end with the best value of a metric; the first of equals, None if none has it."""
     have = [one for one in found if metric.name in one.end.changes]
     sign = -1.0 if metric.better == "lower" else 1.0
     return max(have, key=lambda one: sign * one.end.changes[metric.name].value, default=None)
 
 
-def within_half(journey: Journey, constraint: Metric) -> bool:
+def within_half(trained: StageOutcomes, constraint: Metric) -> bool:
     """Return whether a configuration ends with its constraint kept in at least half of the examples."""
-    change = journey.end.changes.get(constraint.name)
+    change = trained.end.changes.get(constraint.name)
     return change is not None and (change.value <= 0.5 if constraint.better == "lower" else change.value >= 0.5)

@@ -148,7 +148,6 @@ class ConfigurationResult:
 
     @property
     def first(self) -> EvaluationResult:
-        """The evaluation of the first seed."""
         return self.evaluations[0]
 
     @property

@@ -59,9 +59,9 @@ def serve(settings: Settings, listener: socket.socket, ready: Callable[[str], No
         folder = settings.work_dir
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="smolsum-worker-")))
-        busy, remedy = f"--work-dir {folder} is used", "start the worker again, or with another --work-dir"
+        busy, retry = f"--work-dir {folder} is used", "start the worker again, or with another --work-dir"
         hint = "give each worker its own --work-dir, or none"
-        stack.enter_context(locked(folder / "worker.lock", busy, remedy, hint=hint))
+        stack.enter_context(locked(folder / "worker.lock", busy, retry, hint=hint))
         asyncio.run(_serve(settings, folder, listener, ready))
 
 

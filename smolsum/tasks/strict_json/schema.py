@@ -39,7 +39,6 @@ def validator_of(schema: Any) -> Any:
 
 
 def resolver_of(schema: Any) -> Any:
-    """Return a resolver of the references in a schema."""
     from referencing import Registry
     from referencing.jsonschema import DRAFT202012
 

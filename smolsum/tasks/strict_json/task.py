@@ -212,7 +212,7 @@ TABLES = (
     *(MetricTable(level, _intervals(f"{level}/")) for level in LEVELS),
     MetricTable("parses in k samples", _in_samples("parses", "pass")),
     MetricTable(
-        "satisfies the schema in k samples", _in_samples("passed", "pass"), remedy="--temperature 0.7 --samples 8"
+        "satisfies the schema in k samples", _in_samples("passed", "pass"), hint="--temperature 0.7 --samples 8"
     ),
     *(
         MetricTable(

@@ -29,8 +29,8 @@ from smolsum.results.report.outcomes import (
     NO_DIFFERENCE,
     Change,
     Compared,
-    Journey,
     Outcome,
+    StageOutcomes,
     best_of,
     difference,
     is_share,
@@ -48,9 +48,9 @@ LAST = 20
 """steps at the end of a run that a constraint's numbers are the mean of"""
 
 
-def verdict(inputs: ReportInputs, journeys: Sequence[Journey], metrics: Compared) -> str:
+def verdict(inputs: ReportInputs, configurations: Sequence[StageOutcomes], metrics: Compared) -> str:
     """Return what was found, a line of a few sentences for each model."""
-    lines = [_model_verdict(inputs, model, journeys, metrics) for model in inputs.models]
+    lines = [_model_verdict(inputs, model, configurations, metrics) for model in inputs.models]
     return "\n".join(filter(None, [*lines, _partly_judged(metrics)]))
 
 
@@ -62,8 +62,9 @@ def _partly_judged(metrics: Compared) -> str:
     return f"The judge has scored {metrics.judged} of {count} evaluations, so {metrics.quality.title} is compared."
 
 
-def _model_verdict(inputs: ReportInputs, model: str, journeys: Sequence[Journey], metrics: Compared) -> str:
-    mine, quality, constraint = [one for one in journeys if one.model == model], metrics.quality, metrics.constraint
+def _model_verdict(inputs: ReportInputs, model: str, configurations: Sequence[StageOutcomes], metrics: Compared) -> str:
+    mine = [one for one in configurations if one.model == model]
+    quality, constraint = metrics.quality, metrics.constraint
     if not mine:
         values = [value for e in inputs.baselines if e.model == model and (value := e.metric(quality.name)) is not None]
         if model in inputs.trainable or not values:
@@ -91,7 +92,7 @@ def _model_verdict(inputs: ReportInputs, model: str, journeys: Sequence[Journey]
     return " ".join(filter(None, [*found, _price(best, metrics)]))
 
 
-def _best_within(best: Journey, mine: Sequence[Journey], metrics: Compared) -> str:
+def _best_within(best: StageOutcomes, mine: Sequence[StageOutcomes], metrics: Compared) -> str:
     """A sentence on the best of those that keep the constraint in half of the examples, if the best does not."""
     quality, constraint = metrics.quality, metrics.constraint
     within = [one for one in mine if constraint is not None and within_half(one, constraint)]
@@ -121,7 +122,7 @@ def _clause(title: str, change: Change) -> str:
     return f"{title} {show(change.metric, change.before)} before training, {change.text} after{sure}"
 
 
-def _against(best: Journey, change: Change) -> str:
+def _against(best: StageOutcomes, change: Change) -> str:
     """The best against the untrained model, or else against length alone."""
     one = best.configuration
     if math.isfinite(change.before):
@@ -142,19 +143,19 @@ def _than(direction: str) -> str:
     return {NO_DIFFERENCE: f"{NO_DIFFERENCE} from", "": "against"}.get(direction, f"{direction} than")
 
 
-def _lost(journey: Journey, constraint: Metric | None) -> str:
+def _lost(trained: StageOutcomes, constraint: Metric | None) -> str:
     """A sentence on a stage that kept the constraint much better than the last; empty without one."""
     if constraint is None:
         return ""
-    kept = {one.stage: one.changes[constraint.name] for one in journey.stages if constraint.name in one.changes}
+    kept = {one.stage: one.changes[constraint.name] for one in trained.stages if constraint.name in one.changes}
     best = (min if constraint.better == "lower" else max)(kept, key=lambda name: kept[name].value, default="")
-    end = journey.end.stage
+    end = trained.end.stage
     if best in ("", end) or end not in kept or abs(kept[best].value - kept[end].value) < 0.05:
         return ""
     return f"After the stage {best} it was {constraint.title} {kept[best].text}."
 
 
-def _price(best: Journey, metrics: Compared) -> str:
+def _price(best: StageOutcomes, metrics: Compared) -> str:
     """What the best costs: time, and what became worse."""
     parts = [] if best.end.minutes is None else [f"{best.end.minutes:.1f} minutes of training"]
     parts += [_worse(change) for change in _worsened(best.end, metrics)]
@@ -171,20 +172,20 @@ def _worse(change: Change) -> str:
 
 
 def findings_items(
-    inputs: ReportInputs, journeys: Sequence[Journey], metrics: Compared, *, advice: bool = True
+    inputs: ReportInputs, configurations: Sequence[StageOutcomes], metrics: Compared, *, advice: bool = True
 ) -> Iterator[Item]:
     """Yield Figure S1, quality against the constraint, and Table S0, each configuration from stage to stage; with
     `advice` its notes have the commands for what is missing."""
-    if journeys:
-        yield from _figures(journeys, metrics)
-        yield _table(inputs, journeys, metrics, advice=advice)
+    if configurations:
+        yield from _figures(configurations, metrics)
+        yield _table(inputs, configurations, metrics, advice=advice)
 
 
-def _figures(journeys: Sequence[Journey], metrics: Compared) -> Iterator[Figure]:
+def _figures(configurations: Sequence[StageOutcomes], metrics: Compared) -> Iterator[Figure]:
     """A figure for each model that has points; the last has the notes."""
     quality, constraint = metrics.quality, metrics.constraint
-    models = list(dict.fromkeys(one.model for one in journeys))
-    found = {model: _ways([one for one in journeys if one.model == model], metrics) for model in models}
+    models = list(dict.fromkeys(one.model for one in configurations))
+    found = {model: _ways([one for one in configurations if one.model == model], metrics) for model in models}
     drawn = {model: ways for model, ways in found.items() if ways}
     notes = "Lines: 95 % intervals." if constraint is None else "Crosses: 95 % intervals. Up and right is better."
     if constraint is not None and any(len(way.spots) > 1 for ways in drawn.values() for way in ways):
@@ -217,19 +218,19 @@ def _axis(title: str, metric: Metric) -> charts.AxisText:
     return charts.AxisText(title, text, metric.better == "lower")
 
 
-def _ways(journeys: Sequence[Journey], metrics: Compared) -> list[charts.Way]:
+def _ways(configurations: Sequence[StageOutcomes], metrics: Compared) -> list[charts.Way]:
     """The way of each configuration whose end has both metrics; without a constraint x is the quality too."""
-    best = best_of(journeys, metrics.quality)
+    best = best_of(configurations, metrics.quality)
     up, across = metrics.quality.name, (metrics.constraint or metrics.quality).name
     found = []
-    for one in journeys:
+    for one in configurations:
         spots = [
             charts.Spot(after.stage, x.value, y.value, (x.low, x.high), (y.low, y.high))
             for after in one.path
             if (y := after.changes.get(up)) and (x := after.changes.get(across))
         ]
         if {up, across} <= set(one.end.changes):
-            found.append(charts.Way(one.name, tuple(spots), best=one is best and len(journeys) > 1))
+            found.append(charts.Way(one.name, tuple(spots), best=one is best and len(configurations) > 1))
     return found
 
 
@@ -260,15 +261,15 @@ def _front(ways: Sequence[charts.Way], quality: Metric, constraint: Metric) -> l
     return [spot for point, spot in sorted(ends, key=lambda end: end[0]) if point in front]
 
 
-def _table(inputs: ReportInputs, journeys: Sequence[Journey], metrics: Compared, *, advice: bool) -> Table:
+def _table(inputs: ReportInputs, configurations: Sequence[StageOutcomes], metrics: Compared, *, advice: bool) -> Table:
     """Table S0: the untrained model, then each configuration after each stage; the best end of each model first."""
     quality = metrics.quality
     pair = [quality, *([metrics.constraint] if metrics.constraint else [])]
     measured = [title for one in pair for title in (titled(one), f"against untrained{', points' * is_share(one)}")]
     rows = []
-    models = list(dict.fromkeys(one.model for one in journeys))
+    models = list(dict.fromkeys(one.model for one in configurations))
     for model in models:
-        mine = [one for one in journeys if one.model == model]
+        mine = [one for one in configurations if one.model == model]
         best = best_of(mine, quality)
         mine.sort(key=lambda one: _rank(one, quality))
         start = next((one.start for one in mine if one.start is not None), None)
@@ -320,7 +321,7 @@ def _to_judge(inputs: ReportInputs, metrics: Compared) -> str:
     return f"{said} To judge the rest: {'; '.join(commands)}." if (said := _partly_judged(metrics)) else ""
 
 
-def _rank(one: Journey, quality: Metric) -> float:
+def _rank(one: StageOutcomes, quality: Metric) -> float:
     """The place of a configuration in the table: the best first, those without the quality last."""
     change, sign = one.end.changes.get(quality.name), -1.0 if quality.better == "higher" else 1.0
     return math.inf if change is None else sign * change.value

@@ -13,7 +13,7 @@ from smolsum.config.targets import GOT, TARGET, TOKENS, tolerance
 from smolsum.results.report import charts
 from smolsum.results.report.collect import EvaluationResult, ReportInputs
 from smolsum.results.report.document import Cell, Figure, Item, Table, letter, number, percent, plain, shortened, table
-from smolsum.results.report.outcomes import Journey, Outcome
+from smolsum.results.report.outcomes import Outcome, StageOutcomes
 from smolsum.results.report.results import mean_metric
 from smolsum.results.report.sections.setup import MAX_UNFOLDED
 from smolsum.tasks.strict_json.generator import LEVELS
@@ -42,11 +42,11 @@ PARTS = (("", "all"), ("seen/", "seen"), ("unseen/", "unseen"))
 """of the targets: the keys' prefix, and the name"""
 
 
-def histogram_figures(inputs: ReportInputs, journeys: Sequence[Journey]) -> list[Figure]:
+def histogram_figures(inputs: ReportInputs, configurations: Sequence[StageOutcomes]) -> list[Figure]:
     """Return Figures L1: for each model, the lengths of the test completions of each configuration before and after
     training, with the target and its tolerance where one holds for all. Nothing where no evaluation has lengths."""
     figures: list[Figure] = []
-    known = [(one, ends) for one in journeys if (ends := _ends(one))]
+    known = [(one, ends) for one in configurations if (ends := _ends(one))]
     models = [model for model in inputs.models if any(one.model == model for one, _ in known)]
     for model in models:
         mine = [(one.name, ends) for one, ends in known if one.model == model]
@@ -73,10 +73,10 @@ def histogram_figures(inputs: ReportInputs, journeys: Sequence[Journey]) -> list
     return figures
 
 
-def _ends(journey: Journey) -> dict[str, NDArray[np.float64]]:
+def _ends(trained: StageOutcomes) -> dict[str, NDArray[np.float64]]:
     """The lengths in tokens before and after training, of all seeds; without what is not known."""
-    before = journey.start.evaluations if journey.start else ()
-    found = {BEFORE: _columns(before, [TOKENS]), AFTER: _columns(journey.end.evaluations, [TOKENS])}
+    before = trained.start.evaluations if trained.start else ()
+    found = {BEFORE: _columns(before, [TOKENS]), AFTER: _columns(trained.end.evaluations, [TOKENS])}
     return {name: columns[0] for name, columns in found.items() if columns.size}
 
 
@@ -140,12 +140,12 @@ def _note(inputs: ReportInputs, width: int, band: charts.Band | None) -> str:
     return f"{text} Each prompt asks for its own length." if own else text
 
 
-def validity_table(journeys: Sequence[Journey]) -> Table:
+def validity_table(configurations: Sequence[StageOutcomes]) -> Table:
     """Return Table L2: the lengths of answers that satisfy their schema, of those that only parse and of those that do
     not parse, of the untrained model and after training. No rows for tasks whose answers are not parsed."""
     rows = [
         [one.model, one.name, outcome.stage, *cells]
-        for one in journeys
+        for one in configurations
         for outcome in filter(None, [one.start, one.end])
         for cells in _by_validity(outcome)
     ]
@@ -204,11 +204,11 @@ def _agreement(one: EvaluationResult) -> str:
     return f"mean error {error:.2f}" + (f", correlation {r:.3f}" if r is not None else "")
 
 
-def difficulty_figures(journeys: Sequence[Journey]) -> list[Figure]:
+def difficulty_figures(configurations: Sequence[StageOutcomes]) -> list[Figure]:
     """Return Figures D1: a heat map for each configuration, the share of the answers that satisfy their schema by the
     prompts' level and by the stage after which the model was evaluated. Nothing where evaluations have no levels."""
     figures: list[Figure] = []
-    for one in journeys:
+    for one in configurations:
         shares = {level: [mean_metric(o.evaluations, f"{level}/{PASSED}") for o in one.path] for level in LEVELS}
         shares = {level: row for level, row in shares.items() if any(value is not None for value in row)}
         if not shares:

@@ -66,7 +66,7 @@ class Engine(Protocol):
         """The most of this machine's GPU memory that it takes; None where the system says what is still free."""
 
     async def start(self) -> ServedWeights:
-        """Start it; returns what it serves. Raises SmolsumError with a remedy if it cannot start."""
+        """Start it; returns what it serves. Raises SmolsumError with a hint if it cannot start."""
 
     async def stop(self) -> None:
         """Stop it and all its processes; calls under way fail. May be called again."""

@@ -49,7 +49,7 @@ SAFETENSORS_TYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16"}
 """safetensors' names of numpy's types; numpy lacks bfloat16, so its bits are in uint16"""
 NUMPY_TYPES = {"float32": "float32", "float16": "float16", "bfloat16": "uint16"}
 """numpy's types for the values of a model's types"""
-REMEDY = "the trainer sends the weights again"
+RETRY = "the trainer sends the weights again"
 COOL = 0.5
 """the temperature that is compared with temperature 1"""
 LIKELIEST = 20
@@ -210,14 +210,14 @@ class VllmEngine(Engine):
         """Raise MachineError if the server that has started cannot do what trainers will ask for, and would fail or
         mislead them later: a place for every weight, log-probs of prompts, and those of the temperature it samples at.
         """
-        remedy = self._found.remedy
+        hint = self._found.hint
         if not self._lora_rank and (wrong := await self._misfit(weights.arrays)):
-            raise MachineError(wrong, hint=remedy)
+            raise MachineError(wrong, hint=hint)
         prompt = [*self.policy.tokenizer.encode(PROOF), *sorted(self.policy.eos_ids)]  # at least two tokens
         try:
             await self._score(prompt[:1], prompt[1:])
         except EngineError as error:
-            raise MachineError(f"vLLM {self.version} does not score prompts: {error.message}", hint=remedy) from error
+            raise MachineError(f"vLLM {self.version} does not score prompts: {error.message}", hint=hint) from error
         terms = [SamplingTerms(temperature, 1, likeliest=LIKELIEST) for temperature in (1.0, COOL)]
         warm, cool = [(await self.sample(SampleRequest("proof", tuple(prompt), 0), t)).likeliest[0] for t in terms]
         sharper = slope(dict(warm), dict(cool))
@@ -226,7 +226,7 @@ class VllmEngine(Engine):
             raise MachineError(
                 f"vLLM {self.version} returns log-probs of another temperature: at {COOL:g} they differ by "
                 f"{sharper:.2f} times what they differ by at 1, not {1 / COOL:g} times",
-                hint=remedy,
+                hint=hint,
             )
 
     async def _misfit(self, arrays: Mapping[str, Any]) -> str:
@@ -285,7 +285,7 @@ class VllmEngine(Engine):
         """Have the server load these weights, and check that it did."""
         folder: Path | None = None
         try:
-            with writing(self._pushed, REMEDY):
+            with writing(self._pushed, RETRY):
                 self._pushed.mkdir(exist_ok=True)
                 folder = Path(tempfile.mkdtemp(dir=self._pushed))
             if weights.lora is not None:
@@ -310,7 +310,7 @@ class VllmEngine(Engine):
                     raise EngineError(f"vLLM does not serve {differing[0]} as it was sent", hint="report this")
                 await self.api.post("/reset_prefix_cache", None, TIMEOUT_S)
         if wrong:  # nothing was replaced, so the server goes on
-            raise EngineError(wrong, hint=self._found.remedy)
+            raise EngineError(wrong, hint=self._found.hint)
 
     async def _swap_adapters(self, name: str, folder: Path) -> None:
         body = {"lora_name": name, "lora_path": str(folder)}
@@ -341,7 +341,7 @@ class VllmEngine(Engine):
         (choice,) = (await self.api.post("/v1/completions", body | {"prompt_logprobs": wanted}))["choices"]
         places = choice.get("prompt_logprobs") or []
         if len(places) != len(ids):  # vllm-metal answered [None] before 0.29.0
-            raise EngineError(f"vLLM returned log-probs of {len(places)} of {len(ids)} tokens", hint=self._found.remedy)
+            raise EngineError(f"vLLM returned log-probs of {len(places)} of {len(ids)} tokens", hint=self._found.hint)
         return places
 
     def _narrate(self, line: str) -> None:
@@ -369,7 +369,7 @@ def write_weights(arrays: Mapping[str, Any], path: Path) -> None:
         start = end
     packed = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
     packed += b" " * (-len(packed) % 8)
-    with writing(path, REMEDY):
+    with writing(path, RETRY):
         try:
             with path.open("wb") as file:
                 file.write(len(packed).to_bytes(8, "little") + packed)
@@ -387,7 +387,7 @@ def write_adapters(arrays: Mapping[str, Any], lora: LoraConfig, folder: Path) ->
     facts = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": lora.rank, "lora_alpha": lora.scale * lora.rank}
     facts |= {"target_modules": modules, "bias": "none", "use_dora": False, "use_rslora": False}
     write_weights(turned, folder / "adapter_model.safetensors")
-    replace(folder / "adapter_config.json", to_json(facts), REMEDY)
+    replace(folder / "adapter_config.json", to_json(facts), RETRY)
 
 
 def _peft(name: str) -> str:

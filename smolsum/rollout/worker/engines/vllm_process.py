@@ -31,7 +31,7 @@ MAX_LOG_LINES, MAX_SHOWN_LINES = 200, 12
 """lines of its log that are kept, and shown in an error"""
 MAX_PATH_BYTES = 66
 """bytes of the path of a folder for vLLM's sockets: a Mac allows 103 for a socket, and their names have 36"""
-REMEDIES = (
+HINTS = (
     ("torchvision::nms", "{python} -m pip uninstall torchvision torchaudio torchcodec: text models do not need them"),
     ("No module named 'vllm'", how_to_install()),
     ("VLLM_CPU_KVCACHE_SPACE", "export VLLM_CPU_KVCACHE_SPACE=1 (GiB), or --max-model-len N with a smaller N"),
@@ -43,7 +43,7 @@ REMEDIES = (
     ("are not supported for now", "--engine mlx supports other architectures"),
     ("No space left on device", "free some space, or --work-dir on another disk"),
 )
-"""text in a log, and the remedy"""
+"""text in a log, and the hint"""
 HIDDEN_VARIABLES = "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "SMOLSUM_WORKER_TOKEN"
 """variables that the child must not inherit"""
 
@@ -74,7 +74,7 @@ class VllmServer:
         self._ending: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start it and wait until it answers. Raises MachineError with the end of its log and a remedy."""
+        """Start it and wait until it answers. Raises MachineError with the end of its log and a hint."""
         self.socket.unlink(missing_ok=True)  # left by a server that was killed
         server = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--uds", str(self.socket)]
         self._process = await asyncio.create_subprocess_exec(
@@ -135,10 +135,10 @@ class VllmServer:
 
     def _error(self, what: str) -> MachineError:
         log = "\n".join(self._lines)
-        remedy = next((text for sign, text in REMEDIES if sign in log), "run the command above by hand")
+        hint = next((text for sign, text in HINTS if sign in log), "run the command above by hand")
         tail = "\n  ".join(list(self._lines)[-MAX_SHOWN_LINES:])
         command = f"{self.python} -m vllm.entrypoints.openai.api_server {' '.join(self.arguments)}"
-        return MachineError(f"{what}; {command} ended with:\n  {tail}", hint=remedy.format(python=self.python))
+        return MachineError(f"{what}; {command} ended with:\n  {tail}", hint=hint.format(python=self.python))
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None

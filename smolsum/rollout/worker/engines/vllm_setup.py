@@ -84,7 +84,7 @@ class Installed:
         return f"{self.version} with vllm-metal {self.metal}" if self.metal else self.version
 
     @property
-    def remedy(self) -> str:
+    def hint(self) -> str:
         """What helps where it lacks something."""
         upgrade = UPGRADE_METAL if self.metal else f"another vLLM than {self.version}"
         return f"{upgrade}; or --engine mlx"
@@ -106,7 +106,7 @@ def installed(python: str) -> Installed:
                 least = ".".join(map(str, MIN_METAL))
                 raise MachineError(
                     f"{python} has vllm-metal {metal}, and {least} is the first with log-probs of prompts and LFM2",
-                    hint=here.remedy,
+                    hint=here.hint,
                 )
             return here
     raise MachineError(f"{python} has no vLLM", hint=how_to_install())
