@@ -36,7 +36,6 @@ AXIS = 9
 
 @dataclass(frozen=True)
 class SweepFlags:
-
     find_lr: Annotated[
         bool,
         typer.Option(

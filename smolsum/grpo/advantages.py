@@ -1,14 +1,52 @@
-"""Advantages of a group's rollouts relative to each other. Axes: P prompts, G rollouts of a prompt."""
+"""Advantages of a group's rollouts relative to each other, by their rewards and by constraints. Axes: P prompts, G
+rollouts of a prompt."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import mlx.core as mx
 import numpy as np
 
 from smolsum.config.fields import AdvantageScale, AdvantageStd
+from smolsum.config.sections import GrpoConfig
+from smolsum.grpo.constraints import Bounded, Floats
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+def constrained_advantages(
+    totals_PG: Any,
+    scores: Mapping[str, Any],
+    weights: Mapping[str, float],
+    measured: Sequence[Bounded],
+    multipliers: Sequence[float],
+    grpo: GrpoConfig,
+) -> mx.array:
+    """Return advantages of a step's rollouts from rewards and constraints, float32 (P, G).
+
+    `sum` adds multiplier x progress to the total reward, `gate` multiplies the total by the progress of every
+    constraint (counted from the group's lowest total where that is negative, as a factor below 1 would help it). The
+    others add the advantages of rewards and constraints, each standardised within its group (arXiv:2601.05242), and
+    divide by the batch's deviation: a multiplier then weighs the same whatever the units, and the KL term weighs the
+    same whatever the multipliers. Without constraints these are the advantages of the rewards. A missing reward has the
+    advantage 0; a missing value adds nothing.
+    """
+    norm: dict[str, Any] = {"std": grpo.advantage_std, "eps": grpo.advantage_eps}
+    if not measured:
+        return advantages(totals_PG, scores, weights, scale=grpo.advantage_scale, **norm)
+    totals = np.asarray(totals_PG, dtype=np.float64)
+    parts = [one.progress for one in measured]
+    if grpo.constraint_method in ("sum", "gate"):
+        scale = "group" if grpo.advantage_scale == "gdpo" else grpo.advantage_scale
+        if grpo.constraint_method == "sum":
+            totals = totals + sum(m * np.nan_to_num(part) for m, part in zip(multipliers, parts, strict=True))
+        else:
+            lowest = np.where(np.isnan(totals), np.inf, totals).min(axis=1, keepdims=True)
+            totals = (totals - np.minimum(lowest, 0.0)) * np.prod([np.nan_to_num(part, nan=1.0) for part in parts], 0)
+        return group_advantages(totals, scale=scale, **norm)
+    summed = np.array(advantages(totals, scores, weights, scale=grpo.advantage_scale, **norm), dtype=np.float64)
+    for multiplier, part in zip(multipliers, parts, strict=True):
+        summed += multiplier * np.array(group_advantages(np.where(np.isnan(totals), np.nan, part), **norm))
+    spread = float(summed.std(ddof=grpo.advantage_std == "sample")) if summed.size > 1 else 0.0
+    return mx.array((summed / (spread + grpo.advantage_eps) if spread else summed).astype(np.float32))
 
 
 def advantages(

@@ -15,9 +15,10 @@ from smolsum.config.sections import Config
 from smolsum.config.stages import planned_steps, schedule_metrics
 from smolsum.console import WaitHook, stop_signals, use_hook
 from smolsum.errors import SmolsumError
+from smolsum.grpo.advantages import constrained_advantages
 from smolsum.grpo.batch import BatchSampler, step_metrics
 from smolsum.grpo.batch_gradient import gradients
-from smolsum.grpo.constraints import Multipliers, constrained_advantages
+from smolsum.grpo.constraints import Multipliers
 from smolsum.grpo.difficulty import planned_kinds
 from smolsum.grpo.evaluations import START, evaluate
 from smolsum.grpo.hindsight import add_hindsight
@@ -79,10 +80,8 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
     optimizer = Optimizer(policy.model, config.optimizer, seed=config.train.seed)
     session.load_optimizer(optimizer)
     steps, first_step, run_steps = at.plan[at.stage], at.step - at.stage_step + 1, sum(at.plan.values())
-    order, multipliers = (
-        prompt_order(session, setup, source.depth),
-        Multipliers(parse_constraints(stage.constraints), config.grpo),
-    )
+    order = prompt_order(session, setup, source.depth)
+    multipliers = Multipliers(parse_constraints(stage.constraints), config.grpo)
     parts = (order, RewardBalance(config.grpo), multipliers)  # what changes with the steps; yours is one more
     session.learns(*parts)
     sampler = BatchSampler(

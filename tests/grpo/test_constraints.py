@@ -11,8 +11,8 @@ import pytest
 from smolsum.config.constraints import Constraint, parse_constraints
 from smolsum.config.fields import ConstraintMethod
 from smolsum.config.sections import GrpoConfig
-from smolsum.grpo.advantages import advantages
-from smolsum.grpo.constraints import Bounded, Multipliers, constrained_advantages, cost
+from smolsum.grpo.advantages import advantages, constrained_advantages
+from smolsum.grpo.constraints import Bounded, Multipliers, cost
 
 BAND = parse_constraints("length in 9..10: 0.9")[0]
 REWARDS = np.array([[1.0, 0.0, 0.5, 0.5], [0.2, 0.4, 0.6, 0.8]])

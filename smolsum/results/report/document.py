@@ -33,7 +33,6 @@ class CellSource:
 
 @dataclass(frozen=True)
 class Cell:
-
     text: str
     value: float | str | None = None
     """the value as read or computed, unrounded; None for plain text and for a missing value"""
