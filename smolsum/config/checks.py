@@ -74,6 +74,10 @@ def _of_objective(config: Config) -> Iterator[Problem]:
             if getattr(grpo, name) != getattr(GrpoConfig, name):
                 hint = f'--constraint "length in 59..69: 0.99", or leave grpo.{name} out'
                 yield Problem(f"grpo.{name}", "is set, but no stage has a constraint", hint)
+    kept, rollouts = grpo.update_rollouts, config.sampling.rollouts
+    if kept == 1 or kept > rollouts:
+        what = f"= {kept}: a group has {rollouts} rollouts, and an update compares two of them at least"
+        yield Problem("grpo.update_rollouts", what, f"--set grpo.update_rollouts={max(2, rollouts // 2)}")
     if grpo.correction != "none" and grpo.old_logprobs == "sampler":
         yield Problem(
             "grpo.correction",

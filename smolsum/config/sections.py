@@ -187,6 +187,9 @@ class GrpoConfig:
     advantage_scale: fields.AdvantageScale = "group"
     """Standard deviation that centred rewards are divided by: of the `group`, the `batch`, or `none`. `gdpo` divides
     each signal by its group's before the weighted sum, and the sum by the batch's, so that all signals count."""
+    update_rollouts: fields.Count = 0
+    """Rollouts of each group that the update learns from: some of the best and some of the worst, whose advantages vary
+    the most (PODS, arXiv:2504.13818); 0: all. An update of fewer takes less time, sampling as long as before."""
     advantage_std: fields.AdvantageStd = "sample"
     """That deviation: of a `sample`, over n - 1, as in TRL, or of the `population`, over n, as in the study's code."""
     advantage_eps: fields.NonNegative = 1e-4

@@ -128,6 +128,18 @@ def teaches_nothing(
     return found
 
 
+def most_spread(advantages_PG: Any, count: int) -> list[list[int]]:
+    """Return the places of the `count` rollouts of each group whose advantages have the largest variance, ascending: P
+    lists. They are some of the highest and the rest of the lowest, so that few splits are compared (max-variance
+    down-sampling of PODS, arXiv:2504.13818)."""
+    kept = []
+    for row in np.asarray(advantages_PG, dtype=np.float64):
+        order = np.argsort(row, kind="stable")
+        splits = [[*order[:low], *order[len(row) - count + low :]] for low in range(count + 1)]
+        kept.append(sorted(int(place) for place in max(splits, key=lambda places: float(row[places].var()))))
+    return kept
+
+
 def zero_spread(rewards_PG: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return whether a group has fewer than two different rewards, missing ones aside, and so teaches nothing: boolean
     (P,)."""

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from smolsum.config.constraints import parse_constraints
-from smolsum.config.sections import Config, StageConfig
+from smolsum.config.sections import Config, GrpoConfig, StageConfig
 from smolsum.config.stages import stage_at
 from smolsum.config.targets import TARGET
 from smolsum.console import current_hook
 from smolsum.errors import PluginError, SmolsumError
-from smolsum.grpo.advantages import teaches_nothing, zero_spread
+from smolsum.grpo.advantages import constrained_advantages, most_spread, teaches_nothing, zero_spread
 from smolsum.grpo.constrained_values import measure as measure_constraints
 from smolsum.grpo.constrained_values import signals_needed
 from smolsum.grpo.constraints import Bounded
@@ -80,11 +80,24 @@ class Batch:
         groups = [self.groups[p] for p in places]
         return Batch(groups, scores, self.totals[chosen], self.idle[chosen], measured, extra, self.logged)
 
-    def rows(self, advantages: Mapping[int, Sequence[float]]) -> list[dict[str, Any]]:
+    def keep(self, places: Sequence[Sequence[int]]) -> Batch:
+        """Return all groups with their rollouts at these places, as many of each group."""
+
+        def kept(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+            return [[row[g] for g in own] for row, own in zip(rows, places, strict=True)]
+
+        rollouts = kept([group.rollouts for group in self.groups])
+        groups = [replace(group, rollouts=tuple(own)) for group, own in zip(self.groups, rollouts, strict=True)]
+        totals = np.take_along_axis(self.totals, np.array(places), axis=1)
+        measured = tuple(one.keep(places) for one in self.measured)
+        scores, extra = ({name: kept(rows) for name, rows in one.items()} for one in (self.scores, self.extra))
+        return Batch(groups, scores, totals, self.idle, measured, extra, self.logged)
+
+    def rows(self, advantages: Mapping[int, Mapping[int, float]]) -> list[dict[str, Any]]:
         """Return one row for each rollout, as the run directory keeps it.
 
-        `advantages` are G by the group's place, for the groups that the step learns from. The first row of a group also
-        has its messages and references, so that a copied run can be read on its own.
+        `advantages` are by the group's place and the rollout's in it, of those that the step learns from. The first row
+        of a group also has its messages and references, so that a copied run can be read on its own.
         """
         return [
             {
@@ -96,7 +109,7 @@ class Batch:
                 **({"target": group.prompt.metadata[TARGET]} if group.prompt.request else {}),
                 "rewards": {name: rows[p][g] for name, rows in self.scores.items()},
                 "reward": None if np.isnan(self.totals[p][g]) else float(self.totals[p][g]),
-                "advantage": advantages[p][g] if p in advantages else None,
+                "advantage": advantages.get(p, {}).get(g),
                 **({"extra": {name: rows[p][g] for name, rows in self.extra.items()}} if self.extra else {}),
                 "worker": rollout.worker,
                 "policy_version": rollout.policy_version,
@@ -214,6 +227,25 @@ class BatchSampler:
 
     def _request(self, k: int, prompts: list[Prompt], first_place: int) -> GroupRequest:
         return GroupRequest(self._first_step + k, prompts, first_place, self.at(k).temperature)
+
+
+def learn_from(
+    batch: Batch, weights: Mapping[str, float], multipliers: Sequence[float], grpo: GrpoConfig
+) -> tuple[Batch, Any, list[dict[int, float]]]:
+    """Return what the update learns from: the groups with all their rollouts or those that `grpo.update_rollouts`
+    keeps, their advantages, float32 (P, G), and these by a rollout's place among all of its group."""
+
+    def advantages(of: Batch) -> Any:
+        return constrained_advantages(of.totals, of.scores, weights, of.measured, multipliers, grpo)
+
+    advantages_PG = advantages(batch)
+    places = [list(range(len(group.rollouts))) for group in batch.groups]
+    if 0 < grpo.update_rollouts < len(places[0]):
+        places = most_spread(advantages_PG, grpo.update_rollouts)
+        batch = batch.keep(places)
+        advantages_PG = advantages(batch)  # relative to those that are kept
+    by_place = [dict(zip(own, row, strict=True)) for own, row in zip(places, advantages_PG.tolist(), strict=True)]
+    return batch, advantages_PG, by_place
 
 
 def step_metrics(batch: Batch, advantages_PG: Any) -> dict[str, float]:

@@ -67,6 +67,10 @@ class Bounded:
         units, values = ([getattr(one, name) for one in (self, more)] for name in ("unit", "values"))
         return Bounded(self.constraint, np.concatenate(values), np.concatenate(units))
 
+    def keep(self, places: Sequence[Sequence[int]]) -> "Bounded":
+        """Return the same of these rollouts of each group."""
+        return Bounded(self.constraint, np.take_along_axis(self.values, np.array(places), axis=1), self.unit)
+
     def take(self, places: Sequence[int]) -> "Bounded":
         """Return the same of the groups at these places."""
         return Bounded(self.constraint, self.values[list(places)], self.unit[list(places)])

@@ -15,8 +15,7 @@ from smolsum.config.sections import Config
 from smolsum.config.stages import planned_steps, schedule_metrics
 from smolsum.console import WaitHook, stop_signals, use_hook
 from smolsum.errors import SmolsumError
-from smolsum.grpo.advantages import constrained_advantages
-from smolsum.grpo.batch import BatchSampler, step_metrics
+from smolsum.grpo.batch import BatchSampler, learn_from, step_metrics
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.constraints import Multipliers
 from smolsum.grpo.difficulty import planned_kinds
@@ -95,17 +94,15 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
             sampled, learned = sampler.collect(k)  # groups, signals and totals; groups that teach nothing refilled
         sampler.request_ahead(k)
         batch, now = sampled.take(learned), sampler.at(k)  # the stage with this step's temperature and weights
-        advantages_PG = constrained_advantages(
-            batch.totals, batch.scores, now.rewards, batch.measured, multipliers.values, config.grpo
-        )
+        kept, advantages_PG, by_place = learn_from(batch, now.rewards, multipliers.values, config.grpo)
         grads, metrics = gradients(
-            policy.model, batch.groups, advantages_PG, config.grpo, now,
+            policy.model, kept.groups, advantages_PG, config.grpo, now,
             max_new_tokens=config.sampling.max_new_tokens, chunking=setup.memory.chunking, reference=reference,
         )  # fmt: skip
         if config.grpo.hindsight:
             grads, copied = add_hindsight(
                 grads, policy.model, relabelled(batch, setup, now, k, steps), config.grpo, now,
-                rollouts=advantages_PG.size, chunking=setup.memory.chunking,
+                rollouts=batch.totals.size, chunking=setup.memory.chunking,
             )  # fmt: skip
             metrics |= copied
         mark("fwd_bwd_s")
@@ -121,5 +118,5 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         if session.keeper.validates(k):
             metrics |= validate(session, setup, stage)
             mark("validate_s")
-        rows = sampled.rows(dict(zip(learned, advantages_PG.tolist(), strict=True)))
+        rows = sampled.rows(dict(zip(learned, by_place, strict=True)))
         session.log(sampled.logged_means() | metrics, rows)  # a metric of ours keeps its name

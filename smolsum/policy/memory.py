@@ -229,7 +229,9 @@ def _of_update(
 
 def _rows(config: Config) -> int:
     """Return how many completions of a prompt an update holds: in hindsight each is there twice, under two prompts."""
-    return config.sampling.rollouts * (2 if config.grpo.hindsight else 1)
+    if config.grpo.hindsight:
+        return config.sampling.rollouts * 2
+    return config.grpo.update_rollouts or config.sampling.rollouts
 
 
 def _of_update_in_c(shape: ModelShape, config: Config, lengths: MaxLengths) -> dict[str, float]:
@@ -275,7 +277,7 @@ def _of_sampling(shape: ModelShape, config: Config, lengths: MaxLengths) -> floa
 def ways(shape: ModelShape, config: Config) -> Iterator[Chunking]:
     """Yield all chunkings, from the fastest to the one that needs the least memory."""
     whole = replace(WHOLE, shared_prefix=config.engine.shared_prefix and shape.shares)
-    group = config.sampling.rollouts
+    group = config.grpo.update_rollouts or config.sampling.rollouts
     sizes = [rows for rows in (group, group // 2, group // 4, 1) if rows]
     yield whole
     for checkpointing in (False, True)[: 1 + shape.recomputes]:

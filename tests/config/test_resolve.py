@@ -376,6 +376,14 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None
         resolved(sets=[*sets, "stages.quality.rewards.overlong=0.5"])
 
 
+@pytest.mark.parametrize("kept", [1, 9])
+def test_an_update_keeps_some_of_the_rollouts(kept: int) -> None:
+    """A single one has nothing to be compared with, and there are no more than are sampled."""
+    with refuses(f"--set: grpo.update_rollouts = {kept}", "8 rollouts", "--set grpo.update_rollouts=4"):
+        resolved(sets=[f"grpo.update_rollouts={kept}"])
+    assert resolved(sets=["grpo.update_rollouts=8"]).config.grpo.update_rollouts == 8
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

@@ -1,10 +1,19 @@
 """Group-relative advantages, computed by hand."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
 from smolsum.config.fields import AdvantageScale, AdvantageStd
-from smolsum.grpo.advantages import advantages, gdpo_advantages, group_advantages, teaches_nothing, zero_spread
+from smolsum.grpo.advantages import (
+    advantages,
+    gdpo_advantages,
+    group_advantages,
+    most_spread,
+    teaches_nothing,
+    zero_spread,
+)
 
 # isort: split
 import mlx.core as mx
@@ -166,3 +175,17 @@ def test_a_signal_that_does_not_apply_adds_nothing_to_gdpo() -> None:
     assert np.array(got).tolist() == [[-1.0, 1.0, -1.0, 1.0, 0.0]]
     through = advantages(totals, scores, weights, scale="gdpo", std="population", eps=0.0)
     assert np.array(through).tolist() == np.array(got).tolist()
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 7, 8])
+def test_what_is_kept_varies_the_most(count: int) -> None:
+    """Of all choices of as many rollouts: found by trying each, also with ties and missing rewards."""
+    rewards = np.random.default_rng(count).normal(size=(4, 8)).round(1)
+    rewards[1], rewards[2, 3] = [0, 0, 0, 1, 0, 0, 1, 0], NAN
+    found = np.array(group_advantages(rewards))
+    kept = most_spread(found, count)
+    assert [len({*places}) for places in kept] == [count] * 4
+    assert kept == [sorted(places) for places in kept]
+    for row, places in zip(found, kept, strict=True):
+        most = max(np.var(row[list(others)]) for others in combinations(range(8), count))
+        assert np.var(row[places]) == pytest.approx(most, abs=1e-6)

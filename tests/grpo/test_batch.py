@@ -9,11 +9,13 @@ import pytest
 from support.models import EOS, group
 from support.refusals import refuses
 
-from smolsum.config.sections import Config, ModelConfig, SamplingConfig, StageConfig, TrainConfig
+from smolsum.config.constraints import parse_constraints
+from smolsum.config.sections import Config, GrpoConfig, ModelConfig, SamplingConfig, StageConfig, TrainConfig
 from smolsum.console import WaitHook, use_hook
 from smolsum.errors import PluginError
 from smolsum.grpo.advantages import zero_spread
-from smolsum.grpo.batch import Batch, BatchSampler, step_metrics
+from smolsum.grpo.batch import Batch, BatchSampler, learn_from, step_metrics
+from smolsum.grpo.constraints import Bounded
 from smolsum.grpo.prompt_order import PromptOrder
 from smolsum.policy.load import Policy, load_policy
 from smolsum.rewards import REWARDS
@@ -239,7 +241,7 @@ def test_a_mean_of_nothing_is_left_out() -> None:
 def test_rows_keep_everything() -> None:
     """A row for each rollout, in order, also of a group that is not learnt from; what is missing is None, which JSON
     can write."""
-    rows = Batch(GROUPS, SCORES, TOTALS, zero_spread(TOTALS)).rows({1: [0.25, 0.0]})
+    rows = Batch(GROUPS, SCORES, TOTALS, zero_spread(TOTALS)).rows({1: {0: 0.25, 1: 0.0}})
     assert [row["advantage"] for row in rows] == [None, None, 0.25, 0.0]
     assert [(row["prompt_id"], row["sample"]) for row in rows] == [("p", 0), ("p", 1), ("p", 0), ("p", 1)]
     assert [row["reward"] for row in rows] == [1.0, 2.0, 4.0, None]
@@ -249,3 +251,26 @@ def test_rows_keep_everything() -> None:
         "policy_version": 0, "seed": 0, "messages": (), "references": (),
     }  # fmt: skip
     assert ["references" in row for row in rows] == [True, False, True, False]
+
+
+def test_an_update_of_some_rollouts_compares_these_alone() -> None:
+    """The best and the worst of three, with their signals and what a constraint bounds, and no others in the mean; the
+    rest keeps its row, without an advantage."""
+    groups = [group([5], [[9], [8, 8], [7, 7, 7]])]
+    values = [[0.0, 1.0, 4.0]]
+    (bound,) = parse_constraints("length in 1..2: 0.9")
+    length = Bounded(bound, np.array([[1.0, 2.0, 3.0]]), np.array([[1.0]]))
+    batch = Batch(
+        groups, {"length": values}, np.array(values), np.array([False]), (length,), {"mark": [["a", "b", "c"]]}
+    )
+    grpo = GrpoConfig(update_rollouts=2, constraint_method="sum", advantage_scale="none")
+    kept, advantages_PG, by_place = learn_from(batch, {"length": 1.0}, [0.0], grpo)
+    assert [rollout.token_ids for rollout in kept.groups[0].rollouts] == [(9,), (7, 7, 7)]
+    assert (kept.scores, kept.extra) == ({"length": [[0.0, 4.0]]}, {"mark": [["a", "c"]]})
+    assert kept.measured[0].values.tolist() == [[1.0, 3.0]]
+    assert advantages_PG.tolist() == [[-2.0, 2.0]]
+    assert by_place == [{0: -2.0, 2: 2.0}]
+    assert [row["advantage"] for row in batch.rows(dict(enumerate(by_place)))] == [-2.0, None, 2.0]
+    whole, _, by_place = learn_from(batch, {"length": 1.0}, [0.0], replace(grpo, update_rollouts=3))
+    assert whole is batch
+    assert [*by_place[0]] == [0, 1, 2]
