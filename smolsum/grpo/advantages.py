@@ -24,10 +24,10 @@ def constrained_advantages(
 
     `sum` adds multiplier x progress to the total reward, `gate` multiplies the total by the progress of every
     constraint (counted from the group's lowest total where that is negative, as a factor below 1 would help it). The
-    others add the advantages of rewards and constraints, each standardised within its group (arXiv:2601.05242), and
-    divide by the batch's deviation: a multiplier then weighs the same whatever the units, and the KL term weighs the
-    same whatever the multipliers. Without constraints these are the advantages of the rewards. A missing reward has the
-    advantage 0; a missing value adds nothing.
+    others add the advantages of the rewards (`advantage_scale`) to those of each constraint, standardised within its
+    group (arXiv:2601.05242), and divide by the batch's deviation: a multiplier then weighs the same whatever the units,
+    and the KL term weighs the same whatever the multipliers. Without constraints these are the advantages of the
+    rewards. A missing reward has the advantage 0; a missing value counts as its group's mean, and makes no difference.
     """
     norm: dict[str, Any] = {"std": grpo.advantage_std, "eps": grpo.advantage_eps}
     if not measured:
@@ -37,15 +37,16 @@ def constrained_advantages(
     if grpo.constraint_method in ("sum", "gate"):
         scale = "group" if grpo.advantage_scale == "gdpo" else grpo.advantage_scale
         if grpo.constraint_method == "sum":
-            totals = totals + sum(m * np.nan_to_num(part) for m, part in zip(multipliers, parts, strict=True))
+            totals = totals + sum(m * _with_means(part, 0.0) for m, part in zip(multipliers, parts, strict=True))
         else:
             lowest = np.where(np.isnan(totals), np.inf, totals).min(axis=1, keepdims=True)
-            totals = (totals - np.minimum(lowest, 0.0)) * np.prod([np.nan_to_num(part, nan=1.0) for part in parts], 0)
+            totals = (totals - np.minimum(lowest, 0.0)) * np.prod([_with_means(part, 1.0) for part in parts], 0)
         return group_advantages(totals, scale=scale, **norm)
     summed = np.array(advantages(totals, scores, weights, scale=grpo.advantage_scale, **norm), dtype=np.float64)
     for multiplier, part in zip(multipliers, parts, strict=True):
         summed += multiplier * np.array(group_advantages(np.where(np.isnan(totals), np.nan, part), **norm))
-    spread = float(summed.std(ddof=grpo.advantage_std == "sample")) if summed.size > 1 else 0.0
+    kept = summed[~np.isnan(totals)]
+    spread = float(kept.std(ddof=grpo.advantage_std == "sample")) if kept.size > 1 else 0.0
     return mx.array((summed / (spread + grpo.advantage_eps) if spread else summed).astype(np.float32))
 
 
@@ -169,6 +170,13 @@ def _standardised(rewards: Floats, std: AdvantageStd, eps: float) -> Floats:
 def _deviation(centred: Floats, std: AdvantageStd) -> float:
     """Return the deviation of values whose mean is 0."""
     return float(np.sqrt((centred**2).sum() / max(centred.size - (std == "sample"), 1)))
+
+
+def _with_means(part: Floats, nothing: float) -> Floats:
+    """Return the values, missing ones as the mean of their group; `nothing` in a group that has none."""
+    there = ~np.isnan(part)
+    means = np.where(there, part, 0.0).sum(axis=1, keepdims=True) / np.maximum(there.sum(axis=1, keepdims=True), 1)
+    return np.where(there, part, np.where(there.any(axis=1, keepdims=True), means, nothing))
 
 
 def _divided(centred: Floats, divisor: Any) -> Floats:

@@ -1,5 +1,6 @@
 """What constraints bound, measured on a step's rollouts: tokens, signals, and what the task measures in evaluations."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ def measure(
 
 def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Prompt, measure_one: Measure) -> None:
     """Raise UsageError for a constraint on something that the task neither scores nor measures, for a target that the
-    task lacks, and for methods that leave a constraint without effect. `prompt` is any prompt of the run."""
+    task lacks, and for a gate that would turn the reward around. `prompt` is any prompt of the run."""
     constraints = [one for stage in config.stages.values() for one in parse_constraints(stage.constraints)]
     named = {one.measured for one in constraints} - {LENGTH} - signals.keys()
     columns = _numbers(measure_one(prompt, Rollout((), (), "stop", 0, "", 0, ""))) if named else []
@@ -61,6 +62,13 @@ def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Pro
             raise UsageError(
                 f"constraint {one.text!r}: task {config.task.name} neither scores nor measures {one.measured!r}",
                 hint=nearest(one.measured, [LENGTH, *signals, *columns]),
+            )
+        if config.grpo.constraint_method == "gate" and one.level is None and math.isinf(one.low):
+            raise UsageError(
+                f"constraint {one.text!r}: a gate multiplies the reward by it, and the "
+                f"higher {one.measured} is the worse",
+                hint="--set grpo.constraint_method=lagrange, or a share, such as "
+                f'"{one.measured} in 0..{one.high:g}: 0.95"',
             )
         if one.from_target and (one.measured != LENGTH or not getattr(config.task, "target_tokens", 0)):
             raise UsageError(

@@ -96,7 +96,9 @@ class BatchClient:
         If nothing answers, this waits, then raises UnreachableError. Raises UsageError and SmolsumError if the endpoint
         refuses every question.
         """
-        keys = [content_key(self.endpoint.name, call.system, call.prompt) for call in calls]
+        earlier = ([call.earlier] if call.earlier else [] for call in calls)
+        parts = zip(calls, earlier, strict=True)
+        keys = [content_key(self.endpoint.name, call.system, call.prompt, *more) for call, more in parts]
         pause, answered, progress = FIRST_PAUSE_S, False, None
         while todo := {key: call for key, call in zip(keys, calls, strict=True) if self._is_open(key)}:
             was_down = self._down_since is not None

@@ -69,6 +69,8 @@ class Call:
     schema: Mapping[str, Any] | None
     read: Callable[[Mapping[str, Any]], Any]
     system: str = ""
+    earlier: tuple[Mapping[str, str], ...] = ()
+    """messages of a chat between the system's and the prompt"""
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ class ChatClient:
         an unknown model, an account without credit.
         """
         messages = [{"role": "system", "content": call.system}] if call.system else []
-        messages.append({"role": "user", "content": call.prompt})
+        messages += [*map(dict, call.earlier), {"role": "user", "content": call.prompt}]
         body: dict[str, Any] = {"model": self.endpoint.model, "messages": messages}
         schema = call.schema if self._structured else None
         if schema is not None:

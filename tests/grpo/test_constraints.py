@@ -97,6 +97,24 @@ def test_missing_rewards_and_values() -> None:
     assert found[0, 1] < 0.0
 
 
+@pytest.mark.parametrize("method", ["sum", "gate", "lagrange"])
+def test_a_missing_value_counts_as_its_groups_mean(method: ConstraintMethod) -> None:
+    """So that it neither helps nor hurts, also where 0 or 1 would be the best that there is; a group without any value
+    has the advantages of its rewards."""
+    (low,) = parse_constraints("bleu <= 0.5")
+    for one in (low, BAND) if method != "gate" else (BAND,):
+        values = np.array([[9.0, 20.0, math.nan, 5.0], [math.nan] * 4])
+        filled = measured(values, one).progress
+        filled[0, 2] = np.nanmean(filled[0])
+        found = combined(method, 1.0, measured(values, one))
+        if method == "sum":
+            assert found == pytest.approx(standard(REWARDS + np.nan_to_num(filled)), abs=1e-6)
+        elif method == "gate":
+            assert found == pytest.approx(standard(REWARDS * np.nan_to_num(filled, nan=1.0)), abs=1e-6)
+        assert np.argsort(found[1]).tolist() == [0, 1, 2, 3]
+        assert np.isfinite(found).all()
+
+
 def sampled(totals: Any, one: Bounded) -> Any:
     """A step with these rewards and one constraint, all of it that is read here."""
     return SimpleNamespace(totals=totals, measured=[one])

@@ -108,6 +108,14 @@ def test_names_that_mean_nothing(
     assert not (tmp_path / "wrong").exists()
 
 
+def test_a_gate_cannot_have_what_should_be_low(data: Path, tmp_path: Path, call: Call) -> None:
+    """It would multiply the reward by a negative number, so that the best becomes the worst."""
+    gate = ("--constraint=copied <= 0.3", "--set=grpo.constraint_method=gate", "--dry-run")
+    assert_refused(
+        call(*arguments(data, tmp_path, "wrong"), *gate), "copied <= 0.3", "gate", '"copied in 0..0.3: 0.95"'
+    )
+
+
 def test_constraints_need_references_as_rewards_do(data: Path, tmp_path: Path, call: Call) -> None:
     """A bound on METEOR could never be measured on data without references, and would silently bound nothing."""
     bare = tmp_path / "bare"

@@ -35,6 +35,8 @@ class JudgeServer:
     structured: bool = True
     asked: list[tuple[str, str]] = field(default_factory=list)
     """judge and prompt of every request for a judgement"""
+    chats: list[list[dict[str, Any]]] = field(default_factory=list)
+    """the messages of every such request"""
     authorizations: set[str] = field(default_factory=set)
     """what requests of any kind had in that header; "" without one"""
     connections: int = 0
@@ -132,6 +134,7 @@ def _handler(judge: JudgeServer) -> type[BaseHTTPRequestHandler]:
             with lock:
                 before = sum(p == prompt and m == body["model"] for m, p in judge.asked)
                 judge.asked.append((body["model"], prompt))
+                judge.chats.append(body["messages"])
             time.sleep(judge.latency_s)
             verdict = json.dumps({"reason": "as the steps say", "score": score_of(body["model"], prompt)})
             self._send(judge.mischief(prompt, before) or answer(verdict))

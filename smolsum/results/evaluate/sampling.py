@@ -158,8 +158,11 @@ def complete_by_api(
 
 
 def _call(prompt: Prompt) -> Call:
-    system = "\n".join(m["content"] for m in prompt.messages if m["role"] == "system")
-    return Call(prompt.source, None, itemgetter("text"), system)
+    """Return the question that has all messages of the prompt, also what its last one asks for."""
+    *before, last = prompt.messages
+    system = "\n".join(m["content"] for m in before if m["role"] == "system")
+    earlier = tuple(m for m in before if m["role"] != "system")
+    return Call(last["content"], None, itemgetter("text"), system, earlier)
 
 
 def _group(prompt: Prompt, text: str, endpoint: Endpoint, tokenizing: Policy) -> RolloutGroup:

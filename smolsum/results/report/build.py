@@ -1,9 +1,9 @@
 """The order of a report: what was found, the results, how they came about, and the provenance. To add a
 table, write a function that returns it in `sections/` and list it here.
 
-A number without S is that of the study's own table or figure. S0 to S15 are taken, and those from S16 on number the
-results of a third and later model (`result_tables` in `sections/paper.py`): a new table takes S16, and lets those begin
-one later; one for each model or panel adds a letter. A cell that no run fills names the command that would
+A number without S is that of the study's own table or figure. S0 to S19 are taken, and those from S20 on number the
+results of a fourth and later model (`result_tables` in `sections/paper.py`): a new table takes S20, and lets those
+begin one later; one for each model or panel adds a letter. A cell that no run fills names the command that would
 (`shell_commands.py`). The same runs give the same bytes.
 """
 

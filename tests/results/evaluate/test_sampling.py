@@ -96,6 +96,24 @@ def test_models_behind_an_endpoint(server: JudgeServer, data: Path, call: Call) 
     assert len(server.asked) == 8 + 2
 
 
+def test_an_endpoint_is_asked_what_the_prompt_asks(server: JudgeServer, tmp_path: Path, call: Call) -> None:
+    """The length that is wanted, after the post, and the turns of a chat before it."""
+    chat = [
+        {"role": role, "content": text} for role, text in (("user", "Hi"), ("assistant", "Ho"), ("user", "A post."))
+    ]
+    path = lines(tmp_path / "test.jsonl", [{"prompt": chat, "completion": "Short."}])
+    done(
+        call(
+            *("baseline", "--task=tldr", "--judge=none", "--api=judge-a", f"--set=data.path={path}"),
+            *("--set=task.targets=16", "--set=data.test_split=train", "--set=data.validation_share=0"),
+        )
+    )
+    system, *turns, last = server.chats[0]
+    assert (system["role"], turns) == ("system", chat[:2])
+    assert last["content"].startswith("A post.")
+    assert "16 tokens" in last["content"].removeprefix("A post.")
+
+
 def test_a_reader_that_fails_for_all(server: JudgeServer, data: Path, call: Call) -> None:
     """Nothing was read: that is said, with the command that asks again and no sentence without an end."""
     command = [*COMMAND, "--api=judge-b", f"--set=data.path={data}", "--set=task.reader=judge-a"]

@@ -335,8 +335,9 @@ def test_a_run_whose_evaluations_share_no_example_says_so(runs: Path) -> None:
 
 
 def test_every_table_has_its_own_number(runs: Path) -> None:
-    """Also those of a third model; S1 to S15 are other tables, some of them only in reports of other tasks."""
-    for name in ("b", "c"):
+    """Also those of a third and a fourth model; S1 to S15, S18 and S19 are other tables, some only in reports of
+    other tasks."""
+    for name in ("b", "c", "d"):
         run(runs, name, f"models/{name}", {"length": ["length"]}, judged(columns(0.0)), metrics(0.0))
     items = [item for section in build(read(runs)).sections for item in section.items]
     numbers = [item.number for item in items if isinstance(item, Table)]
@@ -344,5 +345,5 @@ def test_every_table_has_its_own_number(runs: Path) -> None:
     assert [number for number in numbers if number[:2] in ("10", "11", "12", "13")] == [
         f"{number}{kind}" for number in range(10, 14) for kind in ("", "a")
     ]
-    assert {"S16", "S16a", "S17", "S17a"} <= set(numbers)
-    assert not {"S14", "S14a", "S15", "S15a"} & set(numbers)
+    assert {f"S{number}{kind}" for number in (16, 17, 20, 21) for kind in ("", "a")} <= set(numbers)
+    assert not {f"S{number}{kind}" for number in (14, 15, 18) for kind in ("", "a")} & set(numbers)

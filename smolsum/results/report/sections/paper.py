@@ -152,9 +152,11 @@ def configurations_table(inputs: ReportInputs) -> Table:
 
 def result_tables(inputs: ReportInputs, results: Sequence[ConfigurationResult]) -> Iterator[Table]:
     """Yield Tables 10-13 and 10a-13a, results and output lengths for each model and strategy (S16 and S16a, S17 … for
-    a third model); Table 14, the best of each strategy; and S1, the configurations that the study lacks."""
+    a third model, S20 … for more); Table 14, the best of each strategy; and S1, the configurations that the study
+    lacks."""
     for place, (model, strategy) in enumerate((m, s) for m in inputs.models for s in STRATEGIES):
-        label = str(10 + place) if place < 4 else f"S{12 + place}"  # S1 to S15 are other tables
+        # S1 to S15, S18 and S19 are other tables
+        label = str(10 + place) if place < 4 else f"S{12 + place}" if place < 6 else f"S{14 + place}"
         mine = [one for one in results if (one.model, one.strategy) == (model, strategy)]
         if mine or strategy != FINETUNED or inputs.has_references:
             yield _results(label, inputs, model, strategy, mine)
