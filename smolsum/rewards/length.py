@@ -1,5 +1,6 @@
 """Rewards of length in sampled tokens: distance from a target, and a soft punishment close to the token limit."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -18,6 +19,7 @@ def length_reward(length: int, *, target: int, shape: str, floor: float, toleran
     clipped    max(floor, linear)
     dead_band  0 within `tolerance` tokens of the target, beyond it
                max(floor, -(|length - target| - tolerance) / target)
+    exponential  exp(-|length - target| / (2 tolerance + 1)) - 1: steep near the target, flat far away
 
     Raises UsageError for another shape.
     """
@@ -30,10 +32,12 @@ def length_reward(length: int, *, target: int, shape: str, floor: float, toleran
             return max(floor, 0.0 - miss / target)
         case "dead_band":
             return max(floor, 0.0 - max(0, miss - tolerance) / target)
+        case "exponential":
+            return math.expm1(0.0 - miss / (2 * tolerance + 1))
         case _:
             raise UsageError(
                 f"unknown length reward shape {shape!r}",
-                hint="set rewards.length_shape to linear, clipped or dead_band",
+                hint="set rewards.length_shape to linear, clipped, dead_band or exponential",
             )
 
 

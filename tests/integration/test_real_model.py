@@ -4,13 +4,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from support.calls import Call, done
 
 from smolsum.runs.typed_json import read_summary
 
-FETCH = Path(__file__).parents[2] / "scripts" / "fetch_smollm2.py"
+FETCH, DATA = (
+    Path(__file__).parents[2] / "scripts" / f"{name}.py" for name in ("fetch_smollm2", "debian_descriptions")
+)
 POSTS = [
     ("The library opened in 1911. It lends books, maps and records, and since last year tools as well: drills, saws and"
      " a sewing machine. Members pay nothing.", "An old library also lends tools, free for members."),
@@ -51,3 +54,29 @@ def test_one_step(smollm2: Path, tmp_path: Path, call: Call) -> None:
     texts = [json.loads(line)["text"] for line in (start / "scores.jsonl").read_text().splitlines()]
     assert "library" in texts[0].lower()
     assert "bridge" in texts[2].lower()
+
+
+@pytest.mark.slow
+def test_twenty_steps_on_real_texts(smollm2: Path, tmp_path: Path, call: Call) -> None:
+    """The documentation's three commands in short: data that people wrote, a training of the length alone, a report.
+    Twenty steps move the sampled lengths towards the target, and the greedy ones of 20 unseen texts with them."""
+    data = tmp_path / "descriptions"
+    fetched = subprocess.run([sys.executable, str(DATA), str(data)], capture_output=True, text=True, timeout=600)
+    if fetched.returncode:
+        pytest.skip(fetched.stderr.strip())
+    sizes = {"data.path": data, "data.test_rows": 20, "train.start_prompts": "all", "train.prompts_per_step": 4}
+    sizes |= {"data.train_rows": 500, "data.long_prompts": "drop"}
+    sizes |= {"task.target_tokens": 16, "task.tolerance_tokens": 3, "sampling.max_new_tokens": 64}
+    sizes |= {"stages.length.steps": 20, "stages.length.temperature": 0.7, "optimizer.learning_rate": 2e-5}
+    options = [f"--set={name}={value}" for name, value in sizes.items()]
+    chosen = ("--model", smollm2, "--strategy=finetuned", "--reward=rouge", "--runs-dir", tmp_path, "--name=run")
+    done(call("train", *chosen, *options, "--set=stages.quality.steps=1"))
+    rows = [*map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())]
+    rewards = [row["rewards/length/mean"] for row in rows if row["stage"] == "length"]
+    assert len(rewards) == 20
+    assert fmean(rewards[-5:]) > fmean(rewards[:5]) + 0.1
+    start, after = (read_summary(tmp_path / "run" / "eval" / f"{label}-test") for label in ("start", "length"))
+    assert start.n == after.n == 20
+    assert after.metrics["length/off_target"] < start.metrics["length/off_target"]
+    page = Path(done(call("report", tmp_path / "run", "--format=md"))[0].strip()).read_text()
+    assert "SmolLM2" in page or "smollm2" in page

@@ -24,13 +24,15 @@ from smolsum.types import RolloutGroup
         # only the tokens beyond the tolerance: 70 misses by 6, one beyond the band; 85 by 21; 200 by 136, cut to -1
         *(("dead_band", n, x) for n, x in [(59, 0.0), (69, 0.0), (70, -1 / 64), (58, -1 / 64), (85, -0.25)]),
         ("dead_band", 200, -1.0),
+        # exp(-11/11) - 1 and exp(-2) - 1
+        *(("exponential", n, pytest.approx(x)) for n, x in [(75, -0.63212056), (53, -0.63212056), (86, -0.86466472)]),
     ],
 )
 def test_shapes_by_hand(shape: str, length: int, expected: float) -> None:
     assert length_reward(length, target=64, shape=shape, floor=-1.0, tolerance=5) == expected
 
 
-@pytest.mark.parametrize("shape", ["linear", "clipped", "dead_band"])
+@pytest.mark.parametrize("shape", ["linear", "clipped", "dead_band", "exponential"])
 def test_an_exact_hit_is_plain_zero(shape: str) -> None:
     """No -0.0, which would print as one. A shape that slipped past the config is a usage error with a remedy."""
     assert str(length_reward(64, target=64, shape=shape, floor=-1.0, tolerance=5)) == "0.0"
