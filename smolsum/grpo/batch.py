@@ -162,11 +162,11 @@ class BatchSampler:
         """Return all that is sampled for the stage's step `k` (from 0), and the places of the groups to learn from, as
         many as the step has prompts.
 
-        Groups whose advantages are all 0 teach nothing. In up to `train.refill_rounds` rounds as many of the
-        prompts that come next are sampled too, and take their places where they teach something (dynamic sampling,
-        arXiv:2503.14476, section 3.2, with a bound on the rounds). Those prompts come again in their own step, so what
-        a step samples still follows from the seed and the step alone. Raises SmolsumError where the stage's first steps
-        (`WITHOUT_REWARD`) have no reward at all.
+        Groups whose advantages are all 0 teach nothing. Each such group may be replaced: in at most
+        `train.refill_rounds` rounds the next prompts are sampled too, and take the places of such groups if they teach
+        something (dynamic sampling, arXiv:2503.14476, section 3.2, with a bound on the rounds). Those prompts come
+        again in their own step, so what a step samples still follows from the seed and the step alone. Raises
+        SmolsumError where the stage's first steps (`WITHOUT_REWARD`) have no reward at all.
         """
         batch = self._sample(k, self.order.take(k), 0)
         learned = list(range(self.order.size))

@@ -1,10 +1,10 @@
 """Hindsight: a completion of n tokens that was asked for t is a perfect answer to the prompt that asks for n.
 
-Relabelled copies join the update without sampling (hindsight experience replay, arXiv:1707.01495, section 3.3). Copies
-that are imitated would teach what the policy writes anyway, and that noise hides the little that the stated length
-changes. So a copy is compared with itself: the same completion y under the prompt x_n that asks for its length, and
-under the prompt x_t that it was sampled for. The objective that is added to that of GRPO, weighted by `grpo.hindsight`,
-is the logistic loss of finding out which of the two prompts it answers, over the N rollouts of a step:
+Relabelled copies join the update without sampling (hindsight experience replay, arXiv:1707.01495, section 3.3).
+Imitating the copies would mostly teach what the policy writes anyway, and drown the small effect of the stated length.
+So a copy is compared with itself: the same completion y under the prompt x_n that asks for its length, and under the
+prompt x_t that it was sampled for. The objective that is added to that of GRPO, weighted by `grpo.hindsight`, is the
+weighted log-likelihood of telling which of the two prompts the completion answers, over the N rollouts of a step:
 
     1 / N * sum over y of   (R(y, n) - R(y, t)) * log sigmoid(log pi(y | x_n) - log pi(y | x_t))
 
@@ -19,8 +19,8 @@ is the logistic loss of finding out which of the two prompts it answers, over th
   from the pass that computes the gradient. The sampler's are not needed, however stale they are.
 
 Its bias, compared with the policy gradients of both goals: goals are chosen after the fact, each with its successes
-alone; and a bounded loss of classification is no expected reward. It maximises a lower bound of the information that a
-completion has about its prompt's target, weighted by reward (noise contrast with one negative example, as in
+alone; and a bounded loss of classification is not an expected reward. It maximises a lower bound of the information
+that a completion has about its prompt's target, weighted by reward (noise contrast with one negative example, as in
 arXiv:1807.03748). The main objective stays as it was, and alone decides once lengths are right.
 """
 

@@ -5,8 +5,7 @@ Where this departs from the papers:
    kernel differences are corrected, not assumed away.
 2. Every denominator is that of the whole optimizer batch (`BatchTotals`), not of this call: neither the gradient nor a
    metric depends on how a batch was cut.
-3. A truncated rollout that is masked keeps its place in the number of sequences, and adds nothing to that of tokens,
-   as in TRL. It has no place in the metrics.
+3. A masked truncated rollout still counts as a sequence but adds no tokens, as in TRL; metrics leave it out.
 4. `study` is what the study's code computed: one ratio for a sequence, of mean log-probs, and the KL of those means.
    `gspo` has the same ratio, and the KL of each token.
 5. `cispo` clips the ratio above only (as its paper's experiments did), at `eps_max` itself and not at 1 + eps.

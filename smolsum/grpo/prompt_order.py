@@ -92,9 +92,9 @@ class PromptOrder(Stateful):
 class DrawnOrder(PromptOrder, ABC):
     """An order that draws the prompts of a step by what it observed in the steps before.
 
-    An order of one's own overrides `draw` and `learn`, and `state` and `load` for what these change. A step is drawn
-    `ahead` steps before it comes, or as many as may refill a step: until then its rollouts may be requested, and
-    `take` returns the same prompts for a step whenever it is asked.
+    Subclasses override `draw` and `learn`, and `state` and `load` for what these change. A step is drawn `ahead` steps
+    before it comes, or as many as may refill a step: until then its rollouts may be requested, and `take` returns the
+    same prompts for a step whenever it is asked.
     """
 
     def __init__(

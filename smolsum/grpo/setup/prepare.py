@@ -170,7 +170,7 @@ def open_source(
     setup: Setup, config: Config, *, notify: Callable[..., None], stopping: Callable[[], bool], show: ShowCount
 ) -> Source:
     """Return the source of rollouts: the workers of `workers.urls`, which the first rank uses for all, or else the
-    policy itself. Arguments and errors as of RemoteSource."""
+    policy itself. Takes and raises what RemoteSource does."""
     if not config.workers.urls:
         return LocalSource(setup.policy, config, show)
     if not distributed.leads():
