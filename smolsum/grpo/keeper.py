@@ -129,9 +129,9 @@ class RunKeeper(Keeper):
         self._trackers = Trackers(config.run.track)
         self._writer: RunWriter | None = None
         self._validation: Validation = {}
-        self._counted = 0.0
-        self._written: Run | None = None
-        self._still = ""
+        self._count_shown_at = 0.0
+        self._own_run: Run | None = None
+        self._standstill_told = ""
 
     @property
     def paths(self) -> RunPaths:
@@ -260,7 +260,7 @@ class RunKeeper(Keeper):
         self._validation = validation(metrics, self._setup.task.evaluation.score) if shown else {}
         if shown:
             self.progress.validation(step, shown)
-        if stage_step % STEPS == 0 and self._still != stage:
+        if stage_step % STEPS == 0 and self._standstill_told != stage:
             self._check_standstill()
         if metrics.get("update/skipped"):
             message = f"step {step} had a gradient that is not finite; the weights stay as they were"
@@ -268,11 +268,11 @@ class RunKeeper(Keeper):
 
     def _check_standstill(self) -> None:
         """Say so, once in a stage, if the policy stands still."""
-        self._written = self._written or Run(self.paths)
-        while self._written.poll() and self._written.behind():
+        self._own_run = self._own_run or Run(self.paths)
+        while self._own_run.poll() and self._own_run.behind():
             pass
-        if sentence := standstill(self._written):
-            self._still = self.at.stage
+        if sentence := standstill(self._own_run):
+            self._standstill_told = self.at.stage
             self.notify("stands_still", sentence, hint=ADVICE)
 
     def save(self, policy: Policy, optimizer: Optimizer, state: Mapping[str, Any], *, leaving: bool) -> None:
@@ -299,8 +299,8 @@ class RunKeeper(Keeper):
 
     def _show_count(self, count: SamplingCount, phase: str, stage: str) -> None:
         now = time.monotonic()
-        if count.left_s is None or now - self._counted >= COUNT_S:
-            self._counted = now
+        if count.left_s is None or now - self._count_shown_at >= COUNT_S:
+            self._count_shown_at = now
             self._status("running", stage, phase=phase, count=count)
 
     def finish(self) -> None:

@@ -42,7 +42,8 @@ class Optimizer:
         }[config.precision]
         self.m = {name: mx.zeros(p.shape, first or p.dtype) for name, p in served.items()}
         self.v = {name: mx.zeros(p.shape, second or p.dtype) for name, p in served.items()}
-        self._step = mx.compile(partial(_step, config))  # fused into one pass over the arrays where MLX can compile
+        # one pass over the arrays where MLX can compile
+        self._fused_update = mx.compile(partial(_adam_update, config))
         self.masters = {name: p.astype(mx.float32) for name, p in served.items() if config.precision == "masters"}
         self._at_rest = True  # the moments are zero
 
@@ -68,12 +69,12 @@ class Optimizer:
             return metrics | {"update/skipped": 1.0, "update/visible_frac": 0.0, "update/lost_norm_frac": 0.0}
         self.steps += 1
         total = sum(p.size for p in served.values())
-        shared = scalars(self.config, norm, rate, self.steps, norm.dtype)
+        shared = step_scalars(self.config, norm, rate, self.steps, norm.dtype)
         if in_c and self._at_rest and not _decay(self.config) and adam.changes_nothing(served, flat, self.masters):
             return metrics | {"update/visible_frac": 0.0, "update/lost_norm_frac": 0.0}
         self._at_rest = False
-        step = self._step_in_c if in_c else self._step_in_parts
-        changed, shown, intended = step(model, served, flat, shared)
+        update = self._step_in_c if in_c else self._step_in_parts
+        changed, shown, intended = update(model, served, flat, shared)
         lost = 1.0 - shown / intended if intended else 0.0
         return metrics | {"update/visible_frac": changed / total, "update/lost_norm_frac": lost}
 
@@ -155,7 +156,7 @@ class Optimizer:
         if self.config.precision == "stochastic":
             noise = [random_bits(old.shape, self.seed, self.steps, name, rows.start)]
         m, v = self.m[name][rows], self.v[name][rows]
-        return UpdatedParameter(*self._step(old, weights, m, v, self._own(gradient[rows]), shared, *noise))
+        return UpdatedParameter(*self._fused_update(old, weights, m, v, self._own(gradient[rows]), shared, *noise))
 
     def save(self, path: Path) -> None:
         """Write moments, step count and masters to a safetensors file."""
@@ -218,7 +219,7 @@ class StepScalars(NamedTuple):
     """1 / sqrt(1 - beta2**t), what the root of the second moment is multiplied by"""
 
 
-def scalars(config: OptimizerConfig, norm: mx.array, rate: float, count: int, kind: mx.Dtype) -> StepScalars:
+def step_scalars(config: OptimizerConfig, norm: mx.array, rate: float, count: int, kind: mx.Dtype) -> StepScalars:
     """Return the scalars of step `count` (from 1), from the global norm of its gradient; `kind` is the moments' type.
 
     Not computed in the fused pass, which would compute each power again for every element.
@@ -250,7 +251,7 @@ class UpdatedParameter(NamedTuple):
     """<u, u>"""
 
 
-def _step(
+def _adam_update(
     config: OptimizerConfig,
     old: mx.array,
     weights: mx.array,

@@ -23,7 +23,7 @@ class Session:
     """The training of a run, which `keeper` writes down.
 
     `at` is where it is. `state` is what the stage needs to continue apart from weights and optimizer: values in JSON by
-    name, as the checkpoint had them; `learns` adds what changes with the steps. `reference` are the parameters (or
+    name, as the checkpoint had them; `adopt` adds what changes with the steps. `reference` are the parameters (or
     adapters) that the stage's KL term compares with (`grpo.reference`); None where beta is 0.
     """
 
@@ -79,7 +79,7 @@ class Session:
             optimizer.load(folder / OPTIMIZER, self.setup.policy.model)
         optimizer.follow_first()
 
-    def learns(self, *parts: Stateful) -> None:
+    def adopt(self, *parts: Stateful) -> None:
         """Give these parts of the stage their state in the checkpoint, and save it with those to come."""
         for part in parts:
             if part.name in self.state:
@@ -121,8 +121,8 @@ class Session:
         self.keeper.log({**metrics, **self.clock.times(), **self._system.metrics()}, rollouts)
 
     def _save(self, optimizer: Optimizer) -> None:
-        learnt = {part.name: state for part in self._parts if (state := part.state()) is not None}
-        self.keeper.save(self.setup.policy, optimizer, self.state | learnt, leaving=self._leaving)
+        part_states = {part.name: state for part in self._parts if (state := part.state()) is not None}
+        self.keeper.save(self.setup.policy, optimizer, self.state | part_states, leaving=self._leaving)
 
     def _pause(self) -> bool:
         """Wait as long as a pause is requested; False where the training should stop."""

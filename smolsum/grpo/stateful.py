@@ -28,7 +28,7 @@ class Sampled(Protocol):
         """The rewards: float64 (P, G), NaN where a rollout has none."""
 
     @property
-    def idle(self) -> Any:
+    def untaught(self) -> Any:
         """Whether a group teaches nothing: its rollouts differ neither in reward nor in a constraint. Boolean (P,)."""
 
     @property

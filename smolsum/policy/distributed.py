@@ -44,6 +44,14 @@ def share(items: Sequence[T]) -> list[T]:
     return list(items[rank() :: _group().size()])
 
 
+def share_or_spare(items: Sequence[T]) -> tuple[list[T], bool]:
+    """Return this rank's part of the items, of which there is at least one, and whether that part counts. With more
+    ranks than items a spare rank gets the first item, and computes it without counting it: every rank has to make the
+    same calls, with arrays of the same shapes."""
+    counts = rank() < len(items)
+    return (share(items) if counts else [items[0]]), counts
+
+
 def total(tree: Any) -> Any:
     """Return the sum over all ranks of a tree of arrays, evaluated."""
     if not alone():
