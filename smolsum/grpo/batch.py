@@ -145,6 +145,7 @@ class BatchSampler:
         `mark` is called with the name of each timed part as it ends."""
         self.source, self.order, self.config, self.stage, self.signals = source, order, config, stage, signals
         self._constraints, self._measure = parse_constraints(stage.constraints), measure
+        # what constraints bound is computed even where it is not rewarded
         self._unrewarded_weights = dict.fromkeys(signals_needed(self._constraints, signals), 0.0)
         self._first_step, self._steps, self._run_steps = first_step, steps, run_steps
         self._mark, self._parts = mark, parts
@@ -178,7 +179,7 @@ class BatchSampler:
             start = len(batch.groups)
             batch += self._sample(k, self.order.take(k + turn)[: len(empty)], start)
             useful = [start + n for n, same in enumerate(batch.untaught[start:]) if not same]
-            for n, place in zip(empty, useful, strict=False):
+            for n, place in zip(empty, useful, strict=False):  # not every prompt that was sampled has to be useful
                 chosen[n] = place
         self._check_rewarded(batch)
         return batch, chosen
@@ -210,7 +211,7 @@ class BatchSampler:
         self._mark("rollout_s")
         rewards = self.stage_at_step(k).rewards
         weights = {**self._unrewarded_weights, **rewards}
-        state = TrainerState(self._first_step + k - 1, self._run_steps)
+        state = TrainerState(self._first_step + k - 1, self._run_steps)  # updates done, without that of this step
         log = RewardLog([len(group.rollouts) for group in groups], state)
 
         def score() -> tuple[dict[str, Values], Values, tuple[Bounded, ...]]:
@@ -227,6 +228,7 @@ class BatchSampler:
         return Batch(groups, scores, totals_PG, untaught, measured, log.columns(), log.metrics())
 
     def _request(self, k: int, prompts: list[Prompt], first_place: int) -> GroupRequest:
+        # the temperature of the step that learns from the rollouts, also where they are sampled ahead
         return GroupRequest(self._first_step + k, prompts, first_place, self.stage_at_step(k).temperature)
 
 

@@ -37,7 +37,7 @@ def gradients(
     no token is left to learn from, the gradient is zero, and needs no memory. Where several ranks train together, each
     computes its share of the groups, and all return the sums over all groups.
     """
-    objective = replace(config, beta=stage.beta)  # grpo.beta is only the default of stages
+    objective = replace(config, beta=stage.beta)  # config.beta is only the default; the stage's own counts
     totals = batch_totals(groups, config, stage, max_new_tokens)
     kept = [p for p, group in enumerate(groups) if _teaches(group, advantages_PG[p].tolist(), config, stage)]
     skipped = {"batch/skipped_groups_frac": 1 - len(kept) / len(groups)}

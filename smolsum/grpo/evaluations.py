@@ -44,7 +44,8 @@ def evaluate(session: Session, label: str, *, on_sample: bool = False) -> None:
     folder, job = keeper.paths.stage_evaluation(label), _job(session, keeper.paths, label)
     part = replace(job, prompts=start_sample(session.setup, session.config)) if on_sample else job
     if (read_summary(folder).n if has_scores(folder) else 0) < len(part.prompts):
-        keeper.interruptible = True
+        keeper.interruptible = True  # no step has to be finished: a stop ends it at once
+        # where other evaluations have completions of the whole split, all of it takes no more time than a sample
         _evaluate(session, keeper, part if needs_sampling(job) else job)
         keeper.interruptible = False
     keeper.results[label] = read_summary(folder).metrics

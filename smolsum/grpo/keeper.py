@@ -36,14 +36,17 @@ COUNT_S = 1.0
 
 @dataclass
 class Position:
-    """Where a training is: its stage, its optimizer steps over all stages and in this one, whether one is under way,
-    and the number of steps by stage."""
+    """Where a training is."""
 
     stage: str = ""
     step: int = 0
+    """the optimizer step under way, or the last one that is finished, counted from 1 over all stages"""
     stage_step: int = 0
+    """the finished optimizer steps of this stage: less by one than the step's place in it while that is under way"""
     in_step: bool = False
+    """whether a step is under way"""
     plan: Mapping[str, int] = field(default_factory=dict)
+    """the number of steps by stage"""
 
 
 class Keeper:
@@ -130,8 +133,8 @@ class RunKeeper(Keeper):
         self._writer: RunWriter | None = None
         self._validation: Validation = {}
         self._count_shown_at = 0.0
-        self._own_run: Run | None = None
-        self._standstill_told = ""
+        self._own_run: Run | None = None  # reads what this keeper writes
+        self._standstill_told = ""  # the stage of which it was said
 
     @property
     def paths(self) -> RunPaths:
@@ -159,7 +162,7 @@ class RunKeeper(Keeper):
                 keeper._mirror.expect_none(config.run.name)
             try:
                 yield keeper
-            except InterruptedRun:
+            except InterruptedRun:  # `stopped` has written it down
                 raise
             except BaseException as error:
                 keeper._fail(error)
@@ -344,7 +347,8 @@ class RunKeeper(Keeper):
 
     def _status(self, state: State, stage: str = "", *, phase: str, count: SamplingCount | None = None) -> None:
         """Write what the run is doing, its number of steps, and the count of what it samples to status.json."""
-        step = self.at.step - (self.at.in_step and count is not None)  # it is not finished
+        # what counts in a step are its rollouts: its number is taken, but it is not finished
+        step = self.at.step - (self.at.in_step and count is not None)
         counted = {
             "completions": count.total, "done": count.done, "tok_s": count.tok_s, "left_s": count.left_s,
         } if count else {}  # fmt: skip

@@ -67,7 +67,7 @@ class Optimizer:
         metrics = {"grad_norm": float(norm), "learning_rate": rate, "update/skipped": 0.0}
         if not math.isfinite(metrics["grad_norm"]):
             return metrics | {"update/skipped": 1.0, "update/visible_frac": 0.0, "update/lost_norm_frac": 0.0}
-        self.steps += 1
+        self.steps += 1  # a step that was skipped does not count for the correction of the moments' bias
         total = sum(p.size for p in served.values())
         shared = step_scalars(self.config, norm, rate, self.steps, norm.dtype)
         if in_c and self._at_rest and not _decay(self.config) and adam.changes_nothing(served, flat, self.masters):
@@ -140,9 +140,8 @@ class Optimizer:
             own = self._own(gradient)
             # squares of float16 overflow
             own = own.astype(mx.float32) if own.dtype == mx.float16 else own
-            return (
-                mx.atleast_1d(own).square().sum(axis=-1).sum()
-            )  # over rows first: one sum of 1e8 values in float32 loses a tenth
+            # over rows first: one sum of 1e8 values in float32 loses a tenth
+            return mx.atleast_1d(own).square().sum(axis=-1).sum()
 
         return mx.sqrt(sum(map_over_streams(squares, gradients.values())))
 
@@ -290,7 +289,7 @@ def _decay(config: OptimizerConfig) -> float:
 
 
 def _sum(array: mx.array) -> mx.array:
-    """Return the sum, row by row first, which MLX's CPU backend does three times as fast."""
+    """Return the sum, over the first axis first, which MLX's CPU backend does three times as fast."""
     return mx.sum(mx.sum(array, axis=0))
 
 

@@ -50,7 +50,7 @@ class PromptOrder(Stateful):
         self._kinds: list[tuple[str, int]] = []
         """of each place, where the mix changes, with the number of places before that have it"""
         if config.stages[stage].mix_end:
-            mean_mix(stage, config.stages[stage], kinds)
+            mean_mix(stage, config.stages[stage], kinds)  # raises for a mix, or its end, whose kinds are missing
             rounds = config.train.refill_rounds
             self._kinds = kinds_by_place(config.stages[stage], self.size, steps, rounds)
             self._rows = {kind: [n for n, own in enumerate(kinds) if own == kind] for kind, _ in self._kinds}
@@ -147,6 +147,7 @@ class LearningOrder(DrawnOrder):
         for _ in range(self.size):
             for kind, share in mix.items():
                 self._promised[kind] += share
+            # a kind without a share is never drawn, not even when all others are ahead of theirs
             kind = max(mix, key=lambda one: (mix[one] > 0, self._promised[one] - self._given[one]))
             epoch, row = divmod(self._given[kind], len(self._rows[kind]))
             found.append(int(self._shuffled(epoch, kind)[row]))

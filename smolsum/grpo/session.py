@@ -35,7 +35,7 @@ class Session:
         self._parts: tuple[Stateful, ...] = ()
         self.reference = self._run_start = None
         self._restored: Checkpoint | None = None
-        self._leaving = False
+        self._leaving = False  # whether a pause or a stop follows, before which every step is saved
 
     def begin(self, setup: Setup, plan: Mapping[str, int], started: Callable[[Path], None]) -> None:
         """Take over the setup and the steps by stage, and find out where to continue; `started` gets the run's
@@ -50,7 +50,7 @@ class Session:
         stage."""
         self.at.stage, (start, end) = stage, span(self.at.plan, stage)
         self.reference = self._take_reference()
-        self._restored = self.keeper.restore(self.setup.policy)
+        self._restored = self.keeper.restore(self.setup.policy)  # the first rank alone has the run's files
         self.at.step = distributed.gathered(self._restored.step if self._restored else start)[0]
         self.at.stage_step = self.at.step - start
         self.state = distributed.gathered(read_state(self._restored.path) if self._restored else {})[0]
@@ -95,6 +95,7 @@ class Session:
             self.clock.start()
             self._system.start()
             yield k
+            # all ranks leave together, or the others would wait for one that has ended
             self._leaving = distributed.any_rank(self.stop_requested or self.keeper.is_requested())
             self._save(optimizer)
             if self._leaving and distributed.any_rank(not self._pause()):
@@ -107,8 +108,8 @@ class Session:
         try:
             yield
         except SmolsumError:
-            self.at.step, self._leaving = self.at.step - 1, True
-            if self.at.stage_step:
+            self.at.step, self._leaving = self.at.step - 1, True  # the step under way is lost
+            if self.at.stage_step:  # the start of a stage is the end of the one before, which is saved
                 self._save(optimizer)
             if self.should_stop():
                 raise self.keeper.stopped() from None
@@ -131,6 +132,7 @@ class Session:
 
     def should_stop(self) -> bool:
         """Return whether the user stopped the training, with Ctrl-C or with `control/stop`, which is removed."""
+        # asked first, so that the request is taken away in any case
         self.stop_requested = self.keeper.takes_stop() or self.stop_requested
         return self.stop_requested
 

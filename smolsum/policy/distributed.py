@@ -79,6 +79,7 @@ def _extreme(tree: Any, of: Any) -> Any:
 
 def from_first(tree: Any) -> Any:
     """Return the first rank's values of a tree of arrays, which has the same shapes everywhere, evaluated."""
+    # mx.distributed has no broadcast: the other ranks add zeros
     return tree if alone() else total(tree if leads() else tree_map(mx.zeros_like, tree))
 
 
@@ -91,6 +92,7 @@ def gathered(value: Any) -> list[Any]:
     """Return the values of all ranks, in order; each must be JSON."""
     if alone():
         return [value]
+    # arrays that are gathered have equal shapes, so the lengths travel first
     data = mx.array(list(json.dumps(value).encode()), mx.uint8)
     sizes: list[int] = mx.distributed.all_gather(mx.array([len(data)])).tolist()
     padded = mx.concatenate([data, mx.zeros(max(sizes) - len(data), mx.uint8)])
