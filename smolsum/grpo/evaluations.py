@@ -48,7 +48,7 @@ def evaluate(session: Session, label: str, *, on_sample: bool = False) -> None:
         # where other evaluations have completions of the whole split, all of it takes no more time than a sample
         _evaluate(session, keeper, part if needs_sampling(job) else job)
         keeper.interruptible = False
-    keeper.results[label] = read_summary(folder).metrics
+    keeper.results[label] = read_summary(folder).metrics  # also where an earlier attempt made it
 
 
 def start_sample(setup: Setup, config: Config) -> tuple[Prompt, ...]:

@@ -209,6 +209,7 @@ class RunKeeper(Keeper):
         self.notify("memory", setup.memory.line, point)
         for warning in setup.warnings:
             self.notify("warning", warning, point)
+        # a stage's only signal is its reward, which is shown anyway
         rewarded = [stage.trained_rewards for stage in self.config.stages.values()]
         signals = {name: (f"rewards/{name}/mean",) for weights in rewarded if len(weights) > 1 for name in weights}
         self.progress.plan(list(plan.items()), {**signals, **setup.task.evaluation.watched})

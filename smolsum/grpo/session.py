@@ -50,7 +50,7 @@ class Session:
         stage."""
         self.at.stage, (start, end) = stage, span(self.at.plan, stage)
         self.reference = self._take_reference()
-        self._restored = self.keeper.restore(self.setup.policy)  # the first rank alone has the run's files
+        self._restored = self.keeper.restore(self.setup.policy)  # None on other ranks, which have no files of the run
         self.at.step = distributed.gathered(self._restored.step if self._restored else start)[0]
         self.at.stage_step = self.at.step - start
         self.state = distributed.gathered(read_state(self._restored.path) if self._restored else {})[0]

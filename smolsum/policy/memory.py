@@ -169,6 +169,7 @@ def _unpacked(module: nn.Module) -> int:
 
 def estimate(shape: ModelShape, config: Config, chunking: Chunking, lengths: MaxLengths) -> dict[str, float]:
     """Return the bytes that arrays take at the peak, by purpose; their sum is the peak."""
+    # bytes of a value's two moments and of its copy; float32 weights are their own masters
     kept = {"masters": (8, 0 if shape.itemsize == 4 else 4), "stochastic": (6, 0), "study": (2 * shape.itemsize, 0)}
     moments, copy = kept[config.optimizer.precision]
     gradient = float(shape.trained * shape.itemsize)

@@ -199,7 +199,7 @@ class Decoder:
         size = self._library.decode_cache_size(self._weights.address, ctypes.c_int64(room))
         made = Decoding(np.empty(size, np.float32), room, ids, draw)
         if prefix is not None:
-            made.prefix = prefix
+            made.prefix = prefix  # C reads its cache for as long as this rollout is decoded
             made.fields.shared, made.fields.shared_room = prefix.cache.ctypes.data, prefix.room
             made.fields.shared_tokens = prefix.fields.sampled
         return made
