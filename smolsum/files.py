@@ -42,7 +42,8 @@ def writing(path: Path, retry: str) -> Iterator[None]:
 def replace(path: Path, content: bytes, retry: str, *, durable: bool = False) -> None:
     """Put `content` at `path` in one step: a reader sees the file before or after, never a part of it.
 
-    `durable` also waits until the file would survive a power cut. Each file has one writer. Errors as of `writing`.
+    `durable` also waits until the file would survive a power cut. Each file has one writer. Raises what `writing`
+    raises.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     with writing(path, retry):
@@ -223,7 +224,7 @@ def read_bytes(path: Path) -> bytes:
 @contextmanager
 def locked(path: Path, busy: str, retry: str, *, hint: str | None = None) -> Iterator[None]:
     """Lock the file during the block and write the process into it. Raises UsageError that begins with `busy` where
-    another process has the lock, with the advice to wait unless `hint` gives another; other errors as of `writing`. The
+    another process has the lock, with the advice to wait unless `hint` gives another, and what `writing` raises. The
     kernel frees the lock however the process ends."""
     with writing(path, retry):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -135,8 +135,8 @@ def _exported(source: str, flags: ExportFlags, title: str) -> Iterator[Path]:
 
 
 def _upload(folder: Path, repository: str, *, private: bool, revision: str, message: str) -> str:
-    """Upload the files as one commit, and return the address. Raises UsageError for a card that is no text, and for a
-    public repository where a private one is wanted; other errors as of `_hub_errors`."""
+    """Upload the files as one commit, and return the address. Raises UsageError for a card that is not a text, and for
+    a public repository where a private one is wanted, and what `_hub_errors` raises."""
     from smolsum.results.report.card import CARD, PLACE
 
     try:

@@ -189,7 +189,7 @@ def find_schema(
     sets: Sequence[str] = (),
     flags: Mapping[str, Any] = MappingProxyType({}),
 ) -> Schema:
-    """Return the keys that a configuration may have, which its task decides. Arguments and errors as of `resolve`."""
+    """Return the keys that a configuration may have, which its task decides. Takes and raises what `resolve` does."""
     own = [] if config_file is None else read_file(config_file)
     named = [Entry(key, value, "flag") for key, value in flags.items() if value is not None]
     bare = [Entry(key, text.strip("\"'"), "--set") for key, text in map(_split_set, reversed(sets))]

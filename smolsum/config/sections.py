@@ -236,8 +236,7 @@ class GrpoConfig:
     signal."""
     hindsight: fields.NonNegative = 0.0
     """Weight of the loss of relabelled completions: where prompts ask for a length (`task.targets`), a completion of n
-    tokens is a perfect answer to the prompt that asks for n, and is learned as such too, without sampling; 0: off.
-    correction_cap bounds the weight of each."""
+    tokens is a perfect answer to the prompt that asks for n, and is learned as such too, without sampling; 0: off."""
     train_eos: bool = True
     """Whether the end-of-sequence token is trained, which decides where a text ends; the study's code did not."""
 

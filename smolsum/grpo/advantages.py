@@ -12,7 +12,7 @@ from smolsum.config.sections import GrpoConfig
 from smolsum.grpo.constraints import Bounded, Floats
 
 
-def constrained_advantages(
+def step_advantages(
     totals_PG: Any,
     scores: Mapping[str, Any],
     weights: Mapping[str, float],

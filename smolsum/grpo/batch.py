@@ -18,7 +18,7 @@ from smolsum.config.stages import stage_at
 from smolsum.config.targets import TARGET
 from smolsum.console import current_hook
 from smolsum.errors import PluginError, SmolsumError
-from smolsum.grpo.advantages import constrained_advantages, most_spread, teaches_nothing, zero_spread
+from smolsum.grpo.advantages import most_spread, step_advantages, teaches_nothing, zero_spread
 from smolsum.grpo.constrained_values import measure as measure_constraints
 from smolsum.grpo.constrained_values import signals_needed
 from smolsum.grpo.constraints import Bounded
@@ -45,7 +45,7 @@ class Batch:
     groups: list[RolloutGroup]
     scores: dict[str, list[list[float | None]]]
     totals: Any
-    idle: Any
+    untaught: Any
     measured: tuple[Bounded, ...] = ()
     extra: Mapping[str, list[list[Any]]] = field(default_factory=dict)
     logged: Mapping[str, list[float]] = field(default_factory=dict)
@@ -53,7 +53,8 @@ class Batch:
     def __add__(self, other: Batch) -> Batch:
         scores = {name: rows + other.scores[name] for name, rows in self.scores.items()}
         measured = tuple(one + more for one, more in zip(self.measured, other.measured, strict=True))
-        totals, idle = (np.concatenate(pair) for pair in ((self.totals, other.totals), (self.idle, other.idle)))
+        totals = np.concatenate((self.totals, other.totals))
+        untaught = np.concatenate((self.untaught, other.untaught))
         extra = {
             name: [*(self.extra.get(name) or self._empty()), *(other.extra.get(name) or other._empty())]
             for name in {**self.extra, **other.extra}
@@ -61,7 +62,7 @@ class Batch:
         logged = {
             name: [*self.logged.get(name, []), *other.logged.get(name, [])] for name in {**self.logged, **other.logged}
         }
-        return Batch(self.groups + other.groups, scores, totals, idle, measured, extra, logged)
+        return Batch(self.groups + other.groups, scores, totals, untaught, measured, extra, logged)
 
     def logged_means(self) -> dict[str, float]:
         """Return the mean of each number that users' rewards logged."""
@@ -78,7 +79,7 @@ class Batch:
         chosen = list(places)
         extra = {name: [rows[p] for p in places] for name, rows in self.extra.items()}
         groups = [self.groups[p] for p in places]
-        return Batch(groups, scores, self.totals[chosen], self.idle[chosen], measured, extra, self.logged)
+        return Batch(groups, scores, self.totals[chosen], self.untaught[chosen], measured, extra, self.logged)
 
     def keep(self, places: Sequence[Sequence[int]]) -> Batch:
         """Return all groups with their rollouts at these places, as many of each group."""
@@ -91,7 +92,7 @@ class Batch:
         totals = np.take_along_axis(self.totals, np.array(places), axis=1)
         measured = tuple(one.keep(places) for one in self.measured)
         scores, extra = ({name: kept(rows) for name, rows in one.items()} for one in (self.scores, self.extra))
-        return Batch(groups, scores, totals, self.idle, measured, extra, self.logged)
+        return Batch(groups, scores, totals, self.untaught, measured, extra, self.logged)
 
     def rows(self, advantages: Mapping[int, Mapping[int, float]]) -> list[dict[str, Any]]:
         """Return one row for each rollout, as the run directory keeps it.
@@ -144,12 +145,13 @@ class BatchSampler:
         `mark` is called with the name of each timed part as it ends."""
         self.source, self.order, self.config, self.stage, self.signals = source, order, config, stage, signals
         self._constraints, self._measure = parse_constraints(stage.constraints), measure
+        # what constraints bound is computed even where it is not rewarded
         self._unrewarded_weights = dict.fromkeys(signals_needed(self._constraints, signals), 0.0)
         self._first_step, self._steps, self._run_steps = first_step, steps, run_steps
         self._mark, self._parts = mark, parts
         self._rewarded, self._unrewarded = False, 0
 
-    def at(self, k: int) -> StageConfig:
+    def stage_at_step(self, k: int) -> StageConfig:
         """Return the stage as it is at its step `k` (from 0): as scheduled, with the weights that the parts make of
         that."""
         now = stage_at(self.stage, k, self._steps)
@@ -162,25 +164,25 @@ class BatchSampler:
         """Return all that is sampled for the stage's step `k` (from 0), and the places of the groups to learn from, as
         many as the step has prompts.
 
-        Groups whose advantages are all 0 teach nothing. In up to `train.refill_rounds` rounds as many of the
-        prompts that come next are sampled too, and take their places where they teach something (dynamic sampling,
-        arXiv:2503.14476, section 3.2, with a bound on the rounds). Those prompts come again in their own step, so what
-        a step samples still follows from the seed and the step alone. Raises SmolsumError where the stage's first steps
-        (`WITHOUT_REWARD`) have no reward at all.
+        Groups whose advantages are all 0 teach nothing. Each such group may be replaced: in at most
+        `train.refill_rounds` rounds the next prompts are sampled too, and take the places of such groups if they teach
+        something (dynamic sampling, arXiv:2503.14476, section 3.2, with a bound on the rounds). Those prompts come
+        again in their own step, so what a step samples still follows from the seed and the step alone. Raises
+        SmolsumError where the stage's first steps (`WITHOUT_REWARD`) have no reward at all.
         """
         batch = self._sample(k, self.order.take(k), 0)
-        learned = list(range(self.order.size))
+        chosen = list(range(self.order.size))
         for turn in range(1, self.config.train.refill_rounds + 1):
-            empty = [n for n, place in enumerate(learned) if batch.idle[place]]
+            empty = [n for n, place in enumerate(chosen) if batch.untaught[place]]
             if not empty:
                 break
             start = len(batch.groups)
             batch += self._sample(k, self.order.take(k + turn)[: len(empty)], start)
-            useful = [start + n for n, same in enumerate(batch.idle[start:]) if not same]
-            for n, place in zip(empty, useful, strict=False):
-                learned[n] = place
+            useful = [start + n for n, same in enumerate(batch.untaught[start:]) if not same]
+            for n, place in zip(empty, useful, strict=False):  # not every prompt that was sampled has to be useful
+                chosen[n] = place
         self._check_rewarded(batch)
-        return batch, learned
+        return batch, chosen
 
     def _check_rewarded(self, batch: Batch) -> None:
         """Say so where no step of the stage has had a reward yet. Raises SmolsumError where that lasts."""
@@ -207,9 +209,9 @@ class BatchSampler:
     def _sample(self, k: int, prompts: list[Prompt], first_place: int) -> Batch:
         groups = self.source.sample(self._request(k, prompts, first_place))
         self._mark("rollout_s")
-        rewards = self.at(k).rewards
+        rewards = self.stage_at_step(k).rewards
         weights = {**self._unrewarded_weights, **rewards}
-        state = TrainerState(self._first_step + k - 1, self._run_steps)
+        state = TrainerState(self._first_step + k - 1, self._run_steps)  # updates done, without that of this step
         log = RewardLog([len(group.rollouts) for group in groups], state)
 
         def score() -> tuple[dict[str, Values], Values, tuple[Bounded, ...]]:
@@ -222,11 +224,12 @@ class BatchSampler:
         self._mark("score_s")
         totals_PG = np.array(totals, dtype=np.float64)
         alike = teaches_nothing(totals_PG, scores, rewards, scale=self.config.grpo.advantage_scale)
-        idle = np.all([alike, *(zero_spread(one.progress) for one in measured)], axis=0)
-        return Batch(groups, scores, totals_PG, idle, measured, log.columns(), log.metrics())
+        untaught = np.all([alike, *(zero_spread(one.progress) for one in measured)], axis=0)
+        return Batch(groups, scores, totals_PG, untaught, measured, log.columns(), log.metrics())
 
     def _request(self, k: int, prompts: list[Prompt], first_place: int) -> GroupRequest:
-        return GroupRequest(self._first_step + k, prompts, first_place, self.at(k).temperature)
+        # the temperature of the step that learns from the rollouts, also where they are sampled ahead
+        return GroupRequest(self._first_step + k, prompts, first_place, self.stage_at_step(k).temperature)
 
 
 def learn_from(
@@ -236,7 +239,7 @@ def learn_from(
     keeps, their advantages, float32 (P, G), and these by a rollout's place among all of its group."""
 
     def advantages(of: Batch) -> Any:
-        return constrained_advantages(of.totals, of.scores, weights, of.measured, multipliers, grpo)
+        return step_advantages(of.totals, of.scores, weights, of.measured, multipliers, grpo)
 
     advantages_PG = advantages(batch)
     places = [list(range(len(group.rollouts))) for group in batch.groups]
@@ -261,7 +264,7 @@ def step_metrics(batch: Batch, advantages_PG: Any) -> dict[str, float]:
     lengths = [rollout.length for rollout in rollouts]
     ended = [rollout.length for rollout in rollouts if not rollout.truncated]
     metrics = {
-        "frac_reward_zero_std": float(np.mean(batch.idle)),
+        "frac_reward_zero_std": float(np.mean(batch.untaught)),
         "completions/mean_length": fmean(lengths),
         "completions/min_length": float(min(lengths)),
         "completions/max_length": float(max(lengths)),

@@ -10,7 +10,7 @@ import mlx.nn as nn
 from mlx.utils import tree_map
 
 from smolsum.config.sections import GrpoConfig, StageConfig
-from smolsum.grpo.loss import BatchTotals, Tally, loss_and_tally, means, merged, over_ranks
+from smolsum.grpo.loss import BatchTotals, Tally, loss_and_tally, loss_metrics, merged, over_ranks
 from smolsum.policy import distributed
 from smolsum.policy.cpu.gradient import TokenGroup
 from smolsum.policy.group_gradient import WHOLE, Chunking, GroupLoss, logprobs_of_groups, sum_over_groups
@@ -37,19 +37,18 @@ def gradients(
     no token is left to learn from, the gradient is zero, and needs no memory. Where several ranks train together, each
     computes its share of the groups, and all return the sums over all groups.
     """
-    objective = replace(config, beta=stage.beta)
+    objective = replace(config, beta=stage.beta)  # config.beta is only the default; the stage's own counts
     totals = batch_totals(groups, config, stage, max_new_tokens)
     kept = [p for p, group in enumerate(groups) if _teaches(group, advantages_PG[p].tolist(), config, stage)]
-    shares = {"batch/skipped_groups_frac": 1 - len(kept) / len(groups)}
+    skipped = {"batch/skipped_groups_frac": 1 - len(kept) / len(groups)}
     if not kept:
         # one number for all values of a tensor, which the optimizer need not read
         zeros = tree_map(lambda p: mx.broadcast_to(mx.zeros((), p.dtype), p.shape), model.trainable_parameters())
-        return zeros, {"loss": 0.0, **shares}
-    idle = len(kept) <= distributed.rank()  # more ranks than groups: this one computes a group without counting it
-    kept = kept[:1] if idle else distributed.share(kept)
+        return zeros, {"loss": 0.0, **skipped}
+    kept, counts = distributed.share_or_spare(kept)
     groups, advantages_PG = [groups[p] for p in kept], advantages_PG[mx.array(kept)]
     ref_logps = _logprobs(model, groups, stage, chunking, reference) if stage.beta > 0 else [None] * len(groups)
-    sampled: list[Any] = [_sampled(group) for group in groups]
+    sampled: list[Any] = [_sampler_logprobs(group) for group in groups]
     old_logps, sampler_logps = sampled, [None] * len(groups)
     if config.old_logprobs == "recomputed":
         old_logps = _logprobs(model, groups, stage, chunking, model.trainable_parameters())
@@ -57,7 +56,7 @@ def gradients(
 
     def group_loss(p: int) -> GroupLoss:
         """Return the function for loss and tally of some rows of a group."""
-        trained_GT = (0.0 if idle else 1.0) * _trained_mask(groups[p], config, stage)
+        trained_GT = (1.0 if counts else 0.0) * _trained_mask(groups[p], config, stage)
 
         def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, Tally]:
             def of(arrays: Sequence[Any]) -> Any:
@@ -82,7 +81,7 @@ def gradients(
         temperature=stage.temperature, join=merged, chunking=chunking,
     )  # fmt: skip
     gradient, total, tally = distributed.total(gradient), distributed.total(total).item(), over_ranks(tally)
-    return gradient, {"loss": total, **shares, **{name: mean.item() for name, mean in means(tally).items()}}
+    return gradient, {"loss": total, **skipped, **{name: mean.item() for name, mean in loss_metrics(tally).items()}}
 
 
 def batch_totals(
@@ -94,7 +93,7 @@ def batch_totals(
 
 
 @contextmanager
-def weights(model: nn.Module, parameters: Any) -> Iterator[None]:
+def with_parameters(model: nn.Module, parameters: Any) -> Iterator[None]:
     """The model with other parameters inside the block."""
     own = model.parameters()
     model.update(parameters)
@@ -128,7 +127,7 @@ def _logprobs(
     model: nn.Module, groups: Sequence[RolloutGroup], stage: StageConfig, chunking: Chunking, parameters: Any
 ) -> list[mx.array]:
     """Return the log-probs (G, T) of each group's tokens under other parameters, without gradient."""
-    with weights(model, parameters):
+    with with_parameters(model, parameters):
         return logprobs_of_groups(
             model, [_token_ids(group) for group in groups], temperature=stage.temperature, chunking=chunking
         )
@@ -138,7 +137,7 @@ def _token_ids(group: RolloutGroup) -> TokenGroup:
     return TokenGroup(group.prompt.token_ids, [rollout.token_ids for rollout in group.rollouts])
 
 
-def _sampled(group: RolloutGroup) -> mx.array:
+def _sampler_logprobs(group: RolloutGroup) -> mx.array:
     """Return the sampler's own log-probs (G, T), right-padded with 0."""
     longest = max(len(rollout.logprobs) for rollout in group.rollouts)
     return mx.array([[*rollout.logprobs, *[0.0] * (longest - len(rollout.logprobs))] for rollout in group.rollouts])

@@ -87,7 +87,7 @@ def _column(settings: DifficultyConfig, examples: Sequence[Example] | Sequence[P
     wrong = next((name for name, value in found.items() if value is not None and name not in numbers), None)
     if wrong is not None:
         raise UsageError(
-            f"difficulty.column: {settings.column!r} of prompt {wrong} is no number, but {found[wrong]!r:.40}",
+            f"difficulty.column: {settings.column!r} of prompt {wrong} is not a number, but {found[wrong]!r:.40}",
             hint="--set difficulty.column=NAME with a column of numbers, or --set difficulty.by=length",
         )
     if not numbers:

@@ -27,13 +27,13 @@ from smolsum.types import Prompt, RolloutGroup, SamplingProgress
 
 START = "start"
 """the label of the evaluation of the model that a run begins with"""
-SAMPLE = 32
+SAMPLE_SIZE = 32
 """prompts that take two cores a quarter of a minute with 135 million parameters"""
 
 
-def evaluate(session: Session, label: str, *, sample: bool = False) -> None:
-    """Evaluate the session's model greedily on the test split into `eval/<label>-test`, or on a `sample` of it, unless
-    that or more is done already.
+def evaluate(session: Session, label: str, *, on_sample: bool = False) -> None:
+    """Evaluate the session's model greedily on the test split into `eval/<label>-test`, or with `on_sample` on its
+    `start_sample`, unless that or more is done already.
 
     The start is that of the run at any time: its weights are read again if the model has been trained since. Raises
     UsageError where they are no longer the same.
@@ -42,12 +42,13 @@ def evaluate(session: Session, label: str, *, sample: bool = False) -> None:
     if not isinstance(keeper, RunKeeper):
         return  # the first rank evaluates
     folder, job = keeper.paths.stage_evaluation(label), _job(session, keeper.paths, label)
-    part = replace(job, prompts=start_sample(session.setup, session.config)) if sample else job
+    part = replace(job, prompts=start_sample(session.setup, session.config)) if on_sample else job
     if (read_summary(folder).n if has_scores(folder) else 0) < len(part.prompts):
-        keeper.interruptible = True
+        keeper.interruptible = True  # no step has to be finished: a stop ends it at once
+        # where other evaluations have completions of the whole split, all of it takes no more time than a sample
         _evaluate(session, keeper, part if needs_sampling(job) else job)
         keeper.interruptible = False
-    keeper.results[label] = read_summary(folder).metrics
+    keeper.results[label] = read_summary(folder).metrics  # also where an earlier attempt made it
 
 
 def start_sample(setup: Setup, config: Config) -> tuple[Prompt, ...]:
@@ -56,7 +57,7 @@ def start_sample(setup: Setup, config: Config) -> tuple[Prompt, ...]:
     every, wanted = setup.prompts["test"], config.train.start_prompts
     if wanted == "all" or (wanted == "auto" and count_parameters(setup.policy.model) < SMALL):
         return every
-    size = SAMPLE if wanted == "auto" else int(wanted)
+    size = SAMPLE_SIZE if wanted == "auto" else int(wanted)
     drawn = {prompt.id for prompt in sorted(every, key=lambda prompt: digest([START, prompt.id]))[:size]}
     return tuple(prompt for prompt in every if prompt.id in drawn)
 
@@ -65,10 +66,21 @@ def _job(session: Session, paths: RunPaths, label: str) -> EvaluationJob:
     """Return the evaluation of the whole split."""
     setup, prompts = session.setup, session.setup.prompts["test"]
     return EvaluationJob(
-        paths.stage_evaluation(label), label, session.config, setup.task, "test", prompts, setup.measure,
-        setup.provenance, paths.resume_command, setup.policy, paths.root.parent,
-        step=0 if label == START else session.at.step, trained=session.fingerprints.get(label, ""), whole=len(prompts),
-    )  # fmt: skip
+        folder=paths.stage_evaluation(label),
+        label=label,
+        config=session.config,
+        task=setup.task,
+        split="test",
+        prompts=prompts,
+        measure=setup.measure,
+        provenance=setup.provenance,
+        retry=paths.resume_command,
+        policy=setup.policy,
+        runs_dir=paths.root.parent,
+        step=0 if label == START else session.at.step,
+        trained=session.fingerprints.get(label, ""),
+        whole=len(prompts),
+    )
 
 
 def _evaluate(session: Session, keeper: RunKeeper, job: EvaluationJob) -> None:
@@ -78,7 +90,7 @@ def _evaluate(session: Session, keeper: RunKeeper, job: EvaluationJob) -> None:
     keeper.progress.phase(f"evaluating {of} of the test split: {label}")
     began, made = time.monotonic(), 0
 
-    def sample(missing: Sequence[Prompt], report: Callable[[SamplingProgress], None]) -> Iterator[list[RolloutGroup]]:
+    def generate(missing: Sequence[Prompt], report: Callable[[SamplingProgress], None]) -> Iterator[list[RolloutGroup]]:
         nonlocal made
         made = len(missing)
         if label == START and session.at.step:
@@ -86,7 +98,7 @@ def _evaluate(session: Session, keeper: RunKeeper, job: EvaluationJob) -> None:
         return complete(setup.policy, missing, session.config, report, version=job.step or 0)
 
     score(
-        job, sample, showing=keeper.counting(f"evaluating {label}", "evaluating", label),
+        job, generate, showing=keeper.counting(f"evaluating {label}", "evaluating", label),
         note=lambda text: keeper.notify("kept_completions", text),
     )  # fmt: skip
     took = time.monotonic() - began

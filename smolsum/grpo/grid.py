@@ -234,7 +234,7 @@ def _code(run: RunPaths) -> dict[str, str]:
 
 
 def _settings(run: RunPaths) -> Config:
-    """Return the settings that a run began with. Errors as of `resolve`."""
+    """Return the settings that a run began with. Raises what `resolve` raises."""
     return resolve(TASKS, config_file=run.config).config
 
 

@@ -1,10 +1,10 @@
 """Hindsight: a completion of n tokens that was asked for t is a perfect answer to the prompt that asks for n.
 
-Relabelled copies join the update without sampling (hindsight experience replay, arXiv:1707.01495, section 3.3). Copies
-that are imitated would teach what the policy writes anyway, and that noise hides the little that the stated length
-changes. So a copy is compared with itself: the same completion y under the prompt x_n that asks for its length, and
-under the prompt x_t that it was sampled for. The objective that is added to that of GRPO, weighted by `grpo.hindsight`,
-is the logistic loss of finding out which of the two prompts it answers, over the N rollouts of a step:
+Relabelled copies join the update without sampling (hindsight experience replay, arXiv:1707.01495, section 3.3).
+Imitating the copies would mostly teach what the policy writes anyway, and drown the small effect of the stated length.
+So a copy is compared with itself: the same completion y under the prompt x_n that asks for its length, and under the
+prompt x_t that it was sampled for. The objective that is added to that of GRPO, weighted by `grpo.hindsight`, is the
+weighted log-likelihood of telling which of the two prompts the completion answers, over the N rollouts of a step:
 
     1 / N * sum over y of   (R(y, n) - R(y, t)) * log sigmoid(log pi(y | x_n) - log pi(y | x_t))
 
@@ -19,8 +19,8 @@ is the logistic loss of finding out which of the two prompts it answers, over th
   from the pass that computes the gradient. The sampler's are not needed, however stale they are.
 
 Its bias, compared with the policy gradients of both goals: goals are chosen after the fact, each with its successes
-alone; and a bounded loss of classification is no expected reward. It maximises a lower bound of the information that a
-completion has about its prompt's target, weighted by reward (noise contrast with one negative example, as in
+alone; and a bounded loss of classification is not an expected reward. It maximises a lower bound of the information
+that a completion has about its prompt's target, weighted by reward (noise contrast with one negative example, as in
 arXiv:1807.03748). The main objective stays as it was, and alone decides once lengths are right.
 """
 
@@ -33,10 +33,10 @@ import mlx.nn as nn
 from mlx.utils import tree_map
 
 from smolsum.config.sections import GrpoConfig, StageConfig
-from smolsum.grpo.loss import Tally, means_of, merged, over_ranks, weighted
+from smolsum.grpo.loss import Tally, merged, over_ranks, tally_metrics, weighted
 from smolsum.policy import distributed
-from smolsum.policy.cpu.gradient import TokenGroup, can_differentiate
-from smolsum.policy.group_gradient import WHOLE, Chunking, GroupLoss, fits_c, sum_over_groups
+from smolsum.policy.cpu.gradient import TokenGroup
+from smolsum.policy.group_gradient import WHOLE, Chunking, GroupLoss, sum_over_groups, updates_in_c
 from smolsum.types import Rollout
 
 
@@ -99,15 +99,14 @@ def add_hindsight(
     counted = {"hindsight/copies": float(number), "hindsight/copies_frac": number / rollouts}
     if not number:
         return grads, counted
-    idle = len(groups) <= distributed.rank()  # more ranks than groups: this one computes a group without counting it
-    mine = [*groups[:1]] if idle else distributed.share(groups)
-    losses = [_loss(group, config, rollouts, counts=not idle) for group in mine]
+    mine, counts = distributed.share_or_spare(groups)
+    losses = [_loss(group, config, rollouts, counts=counts) for group in mine]
     (total, tally), more = sum_over_groups(
         model, [_tokens(group) for group in mine], losses,
         temperature=stage.temperature, join=merged, chunking=_whole_pairs(model, mine, chunking),
     )  # fmt: skip
     more, total, tally = distributed.total(more), distributed.total(total).item(), over_ranks(tally)
-    found = {"hindsight/loss": total} | {name: mean.item() for name, mean in means_of(tally).items()}
+    found = {"hindsight/loss": total} | {name: mean.item() for name, mean in tally_metrics(tally).items()}
     weight = config.hindsight
     return tree_map(lambda a, b: a + (weight * b).astype(a.dtype), grads, more), counted | found
 
@@ -115,7 +114,7 @@ def add_hindsight(
 def _whole_pairs(model: nn.Module, groups: Sequence[Relabelled], chunking: Chunking) -> Chunking:
     """Return the chunking with an even number of rows, so that pairs stay together; where C computes, all rows are
     together anyway."""
-    if fits_c(chunking) and can_differentiate(model):
+    if updates_in_c(model, chunking):
         return chunking
     rows = chunking.rows or max(len(group.rows) for group in groups)
     return replace(chunking, rows=max(2, rows // 2 * 2))
@@ -128,7 +127,7 @@ def _loss(group: Relabelled, config: GrpoConfig, rollouts: int, *, counts: bool)
 
     def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, Tally]:
         pairs_G2 = (logp * mask_RT[rows]).sum(axis=1).reshape(-1, 2)
-        pairs = slice(None) if rows == slice(None) else slice(rows.start // 2, (rows.stop + 1) // 2)
+        pairs = slice(None) if rows == slice(None) else slice(rows.start // 2, rows.stop // 2)  # even: `_whole_pairs`
         return hindsight_loss(pairs_G2[:, 0], pairs_G2[:, 1], gains_G[pairs], counted_G[pairs], rollouts=rollouts)
 
     return loss

@@ -36,14 +36,17 @@ COUNT_S = 1.0
 
 @dataclass
 class Position:
-    """Where a training is: its stage, its optimizer steps over all stages and in this one, whether one is under way,
-    and the number of steps by stage."""
+    """Where a training is."""
 
     stage: str = ""
     step: int = 0
+    """the optimizer step under way, or the last one that is finished, counted from 1 over all stages"""
     stage_step: int = 0
+    """the finished optimizer steps of this stage: less by one than the step's place in it while that is under way"""
     in_step: bool = False
+    """whether a step is under way"""
     plan: Mapping[str, int] = field(default_factory=dict)
+    """the number of steps by stage"""
 
 
 class Keeper:
@@ -129,9 +132,9 @@ class RunKeeper(Keeper):
         self._trackers = Trackers(config.run.track)
         self._writer: RunWriter | None = None
         self._validation: Validation = {}
-        self._counted = 0.0
-        self._written: Run | None = None
-        self._still = ""
+        self._count_shown_at = 0.0
+        self._own_run: Run | None = None  # reads what this keeper writes
+        self._standstill_told = ""  # the stage of which it was said
 
     @property
     def paths(self) -> RunPaths:
@@ -159,7 +162,7 @@ class RunKeeper(Keeper):
                 keeper._mirror.expect_none(config.run.name)
             try:
                 yield keeper
-            except InterruptedRun:
+            except InterruptedRun:  # `stopped` has written it down
                 raise
             except BaseException as error:
                 keeper._fail(error)
@@ -206,6 +209,7 @@ class RunKeeper(Keeper):
         self.notify("memory", setup.memory.line, point)
         for warning in setup.warnings:
             self.notify("warning", warning, point)
+        # a stage's only signal is its reward, which is shown anyway
         rewarded = [stage.trained_rewards for stage in self.config.stages.values()]
         signals = {name: (f"rewards/{name}/mean",) for weights in rewarded if len(weights) > 1 for name in weights}
         self.progress.plan(list(plan.items()), {**signals, **setup.task.evaluation.watched})
@@ -260,7 +264,7 @@ class RunKeeper(Keeper):
         self._validation = validation(metrics, self._setup.task.evaluation.score) if shown else {}
         if shown:
             self.progress.validation(step, shown)
-        if stage_step % STEPS == 0 and self._still != stage:
+        if stage_step % STEPS == 0 and self._standstill_told != stage:
             self._check_standstill()
         if metrics.get("update/skipped"):
             message = f"step {step} had a gradient that is not finite; the weights stay as they were"
@@ -268,11 +272,11 @@ class RunKeeper(Keeper):
 
     def _check_standstill(self) -> None:
         """Say so, once in a stage, if the policy stands still."""
-        self._written = self._written or Run(self.paths)
-        while self._written.poll() and self._written.behind():
+        self._own_run = self._own_run or Run(self.paths)
+        while self._own_run.poll() and self._own_run.behind():
             pass
-        if sentence := standstill(self._written):
-            self._still = self.at.stage
+        if sentence := standstill(self._own_run):
+            self._standstill_told = self.at.stage
             self.notify("stands_still", sentence, hint=ADVICE)
 
     def save(self, policy: Policy, optimizer: Optimizer, state: Mapping[str, Any], *, leaving: bool) -> None:
@@ -299,8 +303,8 @@ class RunKeeper(Keeper):
 
     def _show_count(self, count: SamplingCount, phase: str, stage: str) -> None:
         now = time.monotonic()
-        if count.left_s is None or now - self._counted >= COUNT_S:
-            self._counted = now
+        if count.left_s is None or now - self._count_shown_at >= COUNT_S:
+            self._count_shown_at = now
             self._status("running", stage, phase=phase, count=count)
 
     def finish(self) -> None:
@@ -344,7 +348,8 @@ class RunKeeper(Keeper):
 
     def _status(self, state: State, stage: str = "", *, phase: str, count: SamplingCount | None = None) -> None:
         """Write what the run is doing, its number of steps, and the count of what it samples to status.json."""
-        step = self.at.step - (self.at.in_step and count is not None)  # it is not finished
+        # what counts in a step are its rollouts: its number is taken, but it is not finished
+        step = self.at.step - (self.at.in_step and count is not None)
         counted = {
             "completions": count.total, "done": count.done, "tok_s": count.tok_s, "left_s": count.left_s,
         } if count else {}  # fmt: skip

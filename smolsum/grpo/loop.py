@@ -25,11 +25,11 @@ from smolsum.grpo.keeper import Keeper, RunKeeper
 from smolsum.grpo.learning_rate import learning_rate
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.progress import Progress
-from smolsum.grpo.prompt_order import prompt_order
 from smolsum.grpo.relabel import relabelled
 from smolsum.grpo.reward_balance import RewardBalance
 from smolsum.grpo.session import Session
-from smolsum.grpo.setup.prepare import Setup, open_source, prepare
+from smolsum.grpo.setup.prepare import Setup, open_rollouts, prepare
+from smolsum.grpo.stage_order import open_order
 from smolsum.grpo.validate import validate
 from smolsum.policy import distributed
 from smolsum.policy.memory import peak_gb, reset_peak
@@ -52,24 +52,34 @@ def train(
     leads = distributed.leads()
     if not leads:
         progress.close()
+    # the first rank owns the run directory and the screen
     keeping = RunKeeper.open(config, resume, progress) if leads else nullcontext(Keeper(progress))
-    with keeping as keeper, stop_signals((session := Session(config, keeper)).request_stop):
-        progress.phase(f"loading {config.model.path} and {config.data.path}")
-        with use_hook(WaitHook(notify=lambda kind, message: progress.warn(message), progress=progress.phase)):
-            setup = prepare(config, keeper.recorded_info())
-            config = setup.config  # with the learning rates that were left to the model
-        notify, stopping, show = keeper.notify, session.should_stop, keeper.show_rollouts
-        with closing(open_source(setup, config, notify=notify, stopping=stopping, show=show)) as source:
-            kinds = planned_kinds(config, setup.task, setup.prompts["train"])
-            session.begin(setup, planned_steps(config, kinds), started)
-            with use_hook(WaitHook(session.should_stop, keeper.notify, progress=lambda text: None)):
-                evaluate(session, START, sample=True)
-                for stage in config.stages:
-                    if not session.restore(stage):
-                        train_stage(session, setup, source)
-                    evaluate(session, stage)
-                evaluate(session, START)  # what the sample left out
-            keeper.finish()
+    with keeping as keeper:
+        session = Session(config, keeper)
+        with stop_signals(session.request_stop):
+            progress.phase(f"loading {config.model.path} and {config.data.path}")
+            # while loading no step can be finished, so waits do not look for a stop
+            with use_hook(WaitHook(notify=lambda kind, message: progress.warn(message), progress=progress.phase)):
+                setup = prepare(config, keeper.recorded_info())
+                config = setup.config  # with the learning rates that were left to the model
+            notify, stopping, show = keeper.notify, session.should_stop, keeper.show_rollouts
+            with closing(open_rollouts(setup, config, notify=notify, stopping=stopping, show=show)) as source:
+                kinds = planned_kinds(config, setup.task, setup.prompts["train"])
+                session.begin(setup, planned_steps(config, kinds), started)
+                # from here on a wait ends when a stop is requested
+                with use_hook(WaitHook(session.should_stop, keeper.notify, progress=lambda text: None)):
+                    train_stages(session, setup, source)
+                keeper.finish()
+
+
+def train_stages(session: Session, setup: Setup, source: Source) -> None:
+    """Train the stages that are not finished, and evaluate the start and the end of each."""
+    evaluate(session, START, on_sample=True)
+    for stage in setup.config.stages:
+        if not session.restore(stage):
+            train_stage(session, setup, source)
+        evaluate(session, stage)
+    evaluate(session, START)  # what the sample left out
 
 
 def train_stage(session: Session, setup: Setup, source: Source) -> None:
@@ -78,22 +88,24 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
     stage, reference, mark = config.stages[at.stage], session.reference, session.clock.mark
     optimizer = Optimizer(policy.model, config.optimizer, seed=config.train.seed)
     session.load_optimizer(optimizer)
-    steps, first_step, run_steps = at.plan[at.stage], at.step - at.stage_step + 1, sum(at.plan.values())
-    order = prompt_order(session, setup, source.depth)
+    steps, run_steps = at.plan[at.stage], sum(at.plan.values())
+    first_step = at.step - at.stage_step + 1  # seeds and policy versions count over the whole run
+    order = open_order(session, setup, source.depth)
     multipliers = Multipliers(parse_constraints(stage.constraints), config.grpo)
     parts = (order, RewardBalance(config.grpo), multipliers)  # what changes with the steps; yours is one more
-    session.learns(*parts)
+    session.adopt(*parts)
     sampler = BatchSampler(
         source, order, config, stage, setup.task.rewards.signals, setup.measure,
         first_step=first_step, steps=steps, run_steps=run_steps, parts=parts, mark=mark,
     )  # fmt: skip
-    source.publish(at.step, always=True)
+    source.publish(at.step, always=True)  # a restored or new stage is not one update from what workers hold
     for k in session.steps(optimizer):  # saves checkpoints, pauses and stops
         reset_peak()
         with session.checkpoint_on_failure(optimizer):
-            sampled, learned = sampler.collect(k)  # groups, signals and totals; groups that teach nothing refilled
-        sampler.request_ahead(k)
-        batch, now = sampled.take(learned), sampler.at(k)  # the stage with this step's temperature and weights
+            sampled, chosen = sampler.collect(k)  # groups, signals and totals; groups that teach nothing refilled
+        sampler.request_ahead(k)  # workers sample while the update runs
+        batch = sampled.take(chosen)
+        now = sampler.stage_at_step(k)  # the weights that scored the step: `observe` moves those of the parts below
         kept, advantages_PG, by_place = learn_from(batch, now.rewards, multipliers.values, config.grpo)
         grads, metrics = gradients(
             policy.model, kept.groups, advantages_PG, config.grpo, now,
@@ -118,5 +130,5 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         if session.keeper.validates(k):
             metrics |= validate(session, setup, stage)
             mark("validate_s")
-        rows = sampled.rows(dict(zip(learned, by_place, strict=True)))
+        rows = sampled.rows(dict(zip(chosen, by_place, strict=True)))
         session.log(sampled.logged_means() | metrics, rows)  # a metric of ours keeps its name

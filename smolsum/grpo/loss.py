@@ -5,8 +5,7 @@ Where this departs from the papers:
    kernel differences are corrected, not assumed away.
 2. Every denominator is that of the whole optimizer batch (`BatchTotals`), not of this call: neither the gradient nor a
    metric depends on how a batch was cut.
-3. A truncated rollout that is masked keeps its place in the number of sequences, and adds nothing to that of tokens,
-   as in TRL. It has no place in the metrics.
+3. A masked truncated rollout still counts as a sequence but adds no tokens, as in TRL; metrics leave it out.
 4. `study` is what the study's code computed: one ratio for a sequence, of mean log-probs, and the KL of those means.
    `gspo` has the same ratio, and the KL of each token.
 5. `cispo` clips the ratio above only (as its paper's experiments did), at `eps_max` itself and not at 1 + eps.
@@ -114,7 +113,7 @@ def policy_loss(
         sampler_logp_GT=sampler_logp_GT,
         entropy_GT=entropy_GT,
     )
-    return loss, means(tally)
+    return loss, loss_metrics(tally)
 
 
 def loss_and_tally(
@@ -332,20 +331,20 @@ def over_ranks(tally: Tally) -> Tally:
     return {kind: join[kind](entries) for kind, entries in tally.items()}
 
 
-def means_of(tally: Tally) -> dict[str, mx.array]:
+def tally_metrics(tally: Tally) -> dict[str, mx.array]:
     """Return every metric of a tally as a scalar, 0 where nothing was counted."""
     found = {name: entry[0] / mx.maximum(entry[1], 1.0) for name, entry in tally["sum"].items()}
     extremes = tally["min"] | tally["max"]
     return found | {name: mx.where(mx.isinf(value), 0.0, value) for name, value in extremes.items()}
 
 
-def means(tally: Tally) -> dict[str, mx.array]:
+def loss_metrics(tally: Tally) -> dict[str, mx.array]:
     """Return every metric as a scalar, 0 where nothing was counted, and `sampling/ess`.
 
     The effective sample size of weights w, as a share of their number: mean(w)^2 / mean(w^2), 1 for equal weights
     (Kish, Survey Sampling, 1965).
     """
-    found = means_of(tally)
+    found = tally_metrics(tally)
     square = found.pop(SQUARE)
     found["sampling/ess"] = mx.where(square > 0, found[WEIGHT] ** 2 / mx.where(square > 0, square, 1.0), 0.0)
     return found

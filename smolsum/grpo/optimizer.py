@@ -42,7 +42,8 @@ class Optimizer:
         }[config.precision]
         self.m = {name: mx.zeros(p.shape, first or p.dtype) for name, p in served.items()}
         self.v = {name: mx.zeros(p.shape, second or p.dtype) for name, p in served.items()}
-        self._step = mx.compile(partial(_step, config))  # fused into one pass over the arrays where MLX can compile
+        # one pass over the arrays where MLX can compile
+        self._fused_update = mx.compile(partial(_adam_update, config))
         self.masters = {name: p.astype(mx.float32) for name, p in served.items() if config.precision == "masters"}
         self._at_rest = True  # the moments are zero
 
@@ -66,14 +67,14 @@ class Optimizer:
         metrics = {"grad_norm": float(norm), "learning_rate": rate, "update/skipped": 0.0}
         if not math.isfinite(metrics["grad_norm"]):
             return metrics | {"update/skipped": 1.0, "update/visible_frac": 0.0, "update/lost_norm_frac": 0.0}
-        self.steps += 1
+        self.steps += 1  # a step that was skipped does not count for the correction of the moments' bias
         total = sum(p.size for p in served.values())
-        shared = scalars(self.config, norm, rate, self.steps, norm.dtype)
+        shared = step_scalars(self.config, norm, rate, self.steps, norm.dtype)
         if in_c and self._at_rest and not _decay(self.config) and adam.changes_nothing(served, flat, self.masters):
             return metrics | {"update/visible_frac": 0.0, "update/lost_norm_frac": 0.0}
         self._at_rest = False
-        step = self._step_in_c if in_c else self._step_in_parts
-        changed, shown, intended = step(model, served, flat, shared)
+        update = self._step_in_c if in_c else self._step_in_parts
+        changed, shown, intended = update(model, served, flat, shared)
         lost = 1.0 - shown / intended if intended else 0.0
         return metrics | {"update/visible_frac": changed / total, "update/lost_norm_frac": lost}
 
@@ -139,9 +140,8 @@ class Optimizer:
             own = self._own(gradient)
             # squares of float16 overflow
             own = own.astype(mx.float32) if own.dtype == mx.float16 else own
-            return (
-                mx.atleast_1d(own).square().sum(axis=-1).sum()
-            )  # over rows first: one sum of 1e8 values in float32 loses a tenth
+            # over rows first: one sum of 1e8 values in float32 loses a tenth
+            return mx.atleast_1d(own).square().sum(axis=-1).sum()
 
         return mx.sqrt(sum(map_over_streams(squares, gradients.values())))
 
@@ -155,7 +155,7 @@ class Optimizer:
         if self.config.precision == "stochastic":
             noise = [random_bits(old.shape, self.seed, self.steps, name, rows.start)]
         m, v = self.m[name][rows], self.v[name][rows]
-        return UpdatedParameter(*self._step(old, weights, m, v, self._own(gradient[rows]), shared, *noise))
+        return UpdatedParameter(*self._fused_update(old, weights, m, v, self._own(gradient[rows]), shared, *noise))
 
     def save(self, path: Path) -> None:
         """Write moments, step count and masters to a safetensors file."""
@@ -218,7 +218,7 @@ class StepScalars(NamedTuple):
     """1 / sqrt(1 - beta2**t), what the root of the second moment is multiplied by"""
 
 
-def scalars(config: OptimizerConfig, norm: mx.array, rate: float, count: int, kind: mx.Dtype) -> StepScalars:
+def step_scalars(config: OptimizerConfig, norm: mx.array, rate: float, count: int, kind: mx.Dtype) -> StepScalars:
     """Return the scalars of step `count` (from 1), from the global norm of its gradient; `kind` is the moments' type.
 
     Not computed in the fused pass, which would compute each power again for every element.
@@ -250,7 +250,7 @@ class UpdatedParameter(NamedTuple):
     """<u, u>"""
 
 
-def _step(
+def _adam_update(
     config: OptimizerConfig,
     old: mx.array,
     weights: mx.array,
@@ -289,7 +289,7 @@ def _decay(config: OptimizerConfig) -> float:
 
 
 def _sum(array: mx.array) -> mx.array:
-    """Return the sum, row by row first, which MLX's CPU backend does three times as fast."""
+    """Return the sum, over the first axis first, which MLX's CPU backend does three times as fast."""
     return mx.sum(mx.sum(array, axis=0))
 
 

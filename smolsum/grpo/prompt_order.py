@@ -9,19 +9,10 @@ from typing import Any
 import numpy as np
 
 from smolsum.config.sections import Config
-from smolsum.config.stages import epoch_counts, kinds_by_place, mean_mix, stage_at
-from smolsum.grpo.difficulty import described, in_bands, known_values, planned_kinds
-from smolsum.grpo.session import Session
-from smolsum.grpo.setup.prepare import Setup
+from smolsum.config.stages import epoch_counts, kinds_by_place, mean_mix
 from smolsum.grpo.stateful import Sampled, Stateful
-from smolsum.policy import distributed
-from smolsum.results.evaluate.sampling import DecodingSettings, complete
-from smolsum.rewards.combine import score_and_combine
-from smolsum.rollout.sampling_count import SamplingCounter
 from smolsum.types import Prompt
 
-DIFFICULTY = "difficulty"
-"""the name of measured rewards in a checkpoint's state"""
 SHARPNESS = 4.0
 """exponent by which a kind that teaches all there is to teach outweighs one that teaches nothing: about 50 to 1"""
 
@@ -48,7 +39,7 @@ class PromptOrder(Stateful):
         """`kinds` are those of the prompts, needed where the stage has a mix; `steps` is how many the stage has, needed
         where the mix changes; `ask` writes a prompt anew for a step, as `PromptWriter.at_steps` returns it."""
         self._ask = ask
-        self.prompts, self.seed, self.stage = prompts, config.train.seed, list(config.stages).index(stage)
+        self.prompts, self.seed, self._stage_number = prompts, config.train.seed, list(config.stages).index(stage)
         self.size = config.train.prompts_per_step * config.train.accumulation_steps
         mix = config.stages[stage].mix
         self._counts = epoch_counts(stage, mix, kinds) if mix else {}
@@ -59,7 +50,7 @@ class PromptOrder(Stateful):
         self._kinds: list[tuple[str, int]] = []
         """of each place, where the mix changes, with the number of places before that have it"""
         if config.stages[stage].mix_end:
-            mean_mix(stage, config.stages[stage], kinds)
+            mean_mix(stage, config.stages[stage], kinds)  # raises for a mix, or its end, whose kinds are missing
             rounds = config.train.refill_rounds
             self._kinds = kinds_by_place(config.stages[stage], self.size, steps, rounds)
             self._rows = {kind: [n for n, own in enumerate(kinds) if own == kind] for kind, _ in self._kinds}
@@ -79,10 +70,10 @@ class PromptOrder(Stateful):
         if (kept := self._shuffles.get(kind)) and kept[0] == epoch:
             return kept[1]
         if kind:
-            rng = np.random.default_rng([self.seed, self.stage, epoch, list(self._rows).index(kind)])
+            rng = np.random.default_rng([self.seed, self._stage_number, epoch, list(self._rows).index(kind)])
             order = rng.permutation(self._rows[kind])
         else:
-            rng = np.random.default_rng([self.seed, self.stage, epoch])
+            rng = np.random.default_rng([self.seed, self._stage_number, epoch])
             chosen = [n for kind, count in self._counts.items() for n in rng.permutation(self._rows[kind])[:count]]
             order = rng.permutation(chosen or len(self.prompts))
         self._shuffles[kind] = (epoch, order)
@@ -92,9 +83,9 @@ class PromptOrder(Stateful):
 class DrawnOrder(PromptOrder, ABC):
     """An order that draws the prompts of a step by what it observed in the steps before.
 
-    An order of one's own overrides `draw` and `learn`, and `state` and `load` for what these change. A step is drawn
-    `ahead` steps before it comes, or as many as may refill a step: until then its rollouts may be requested, and
-    `take` returns the same prompts for a step whenever it is asked.
+    Subclasses override `draw` and `learn`, and `state` and `load` for what these change. A step is drawn `ahead` steps
+    before it comes, or as many as may refill a step: until then its rollouts may be requested, and `take` returns the
+    same prompts for a step whenever it is asked.
     """
 
     def __init__(
@@ -156,6 +147,7 @@ class LearningOrder(DrawnOrder):
         for _ in range(self.size):
             for kind, share in mix.items():
                 self._promised[kind] += share
+            # a kind without a share is never drawn, not even when all others are ahead of theirs
             kind = max(mix, key=lambda one: (mix[one] > 0, self._promised[one] - self._given[one]))
             epoch, row = divmod(self._given[kind], len(self._rows[kind]))
             found.append(int(self._shuffled(epoch, kind)[row]))
@@ -190,54 +182,3 @@ class LearningOrder(DrawnOrder):
     def load(self, state: Any) -> None:
         super().load(state)
         self._teaches, self._promised, self._given = state["teaches"], state["promised"], state["given"]
-
-
-def prompt_order(session: Session, setup: Setup, ahead: int = 0) -> PromptOrder:
-    """Return the order of the prompts of the session's stage, whose rollouts may be requested so many steps `ahead`.
-    Says how its bands are cut when the stage begins."""
-    config, prompts = session.config, setup.prompts["train"]
-    name, settings = session.at.stage, config.difficulty
-    stage, steps = config.stages[name], session.at.plan[name]
-    if not stage.mix or settings.by == "none":
-        kinds = planned_kinds(config, setup.task, prompts)
-    else:
-        values = _measured(session, setup) if settings.by == "reward" else known_values(settings, prompts)
-        kinds = in_bands(values, settings, prompts)
-        if session.at.stage_step == 0 and distributed.leads():
-            lost = kinds.count("")
-            left_out = f"; {lost} prompts without a value are left out" if lost else ""
-            text = described(settings, kinds, values, [prompt.id for prompt in prompts])
-            session.keeper.notify("difficulty", f"stage {name} mixes prompts by {settings.by}: {text}{left_out}")
-    ask = setup.writer.at_steps(name, steps) if setup.writer else None
-    if stage.mix and settings.adapt:
-        return LearningOrder(prompts, config, name, kinds, ahead=ahead, steps=steps, ask=ask)
-    return PromptOrder(prompts, config, name, kinds, steps=steps, ask=ask)
-
-
-def _measured(session: Session, setup: Setup) -> Mapping[str, float | None]:
-    """Return the mean reward of `difficulty.samples` completions of each training prompt, by the model and with the
-    weights that the stage begins with; None for a prompt without any reward.
-
-    Measured when the stage begins, and then kept in its checkpoints, since a resumed run has other weights.
-    """
-    if DIFFICULTY in session.state:
-        found: Mapping[str, float | None] = session.state[DIFFICULTY]
-        return found
-    config, prompts = session.config, setup.prompts["train"]
-    count, stage = config.difficulty.samples, stage_at(config.stages[session.at.stage], 0, 1)
-    session.progress.phase(f"measuring the difficulty of {len(prompts)} prompts, {count} completions each")
-    decoding = DecodingSettings(stage.temperature, config.train.seed, count)
-    values: dict[str, float | None] = {}
-    with session.keeper.counting("difficulty", "measuring") as show:
-        counter = SamplingCounter(len(prompts) * count, show)
-        counter.begin()
-        batches = complete(setup.policy, prompts, config, counter.within, version=session.at.step, decoding=decoding)
-        for groups in batches:
-            counter.add(groups)
-            totals = score_and_combine(groups, stage.rewards, config, setup.task.rewards.signals)[1]
-            for group, row in zip(groups, totals, strict=True):
-                kept = [total for total in row if total is not None]
-                values[group.prompt.id] = fmean(kept) if kept else None
-    values = distributed.gathered(values)[0]
-    session.state[DIFFICULTY] = values
-    return values

@@ -71,7 +71,7 @@ def train(
     `target` is the number of tokens of a summary, or as a text the targets that prompts ask for (`16-128`); `settings`
     are those of `--set`, `plugins` those of `--plugin`. With `resume` the run of that name or path continues: pass the
     same functions and plugins again, and nothing else.
-    Raises SmolsumError for everything that a user can fix; Ctrl-C as of `train_run`.
+    Raises SmolsumError for everything that a user can fix; Ctrl-C is as in `train_run`.
     """
     weights = dict(rewards) if isinstance(rewards, Mapping) else dict.fromkeys(rewards, 1.0)
     functions = [one for one in weights if not isinstance(one, str)]

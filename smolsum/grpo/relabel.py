@@ -50,6 +50,7 @@ def _quality(batch: Batch, p: int, stage: StageConfig, targeted: Sequence[str]) 
     names = [name for name, weight in stage.rewards.items() if weight and name not in targeted]
     if not names:
         return [0.0] * len(batch.groups[p].rollouts)
+    # a signal that does not apply adds nothing, as in the total
     rows = [[stage.rewards[name] * (value or 0.0) for value in batch.scores[name][p]] for name in names]
     return [sum(values) for values in zip(*rows, strict=True)]
 

@@ -14,7 +14,7 @@ from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.files import to_json
 from smolsum.grpo.optimizer import Optimizer
-from smolsum.grpo.setup.prepare import stage_fingerprint
+from smolsum.grpo.setup.fingerprints import stage_fingerprint
 from smolsum.policy import distributed
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import load_trained, save_trained

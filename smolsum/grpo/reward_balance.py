@@ -1,6 +1,6 @@
 """Weights that adapt, so that each signal has the part in the reward that its weight asks for.
 
-A weight says nothing of how widely a signal's values spread: a length reward that varies by 0.3 drowns a METEOR that
+A weight says nothing about how widely a signal's values spread: a length reward that varies by 0.3 drowns a METEOR that
 varies by 0.03. With `grpo.reward_balance = "variance"` each weight is divided by the signal's deviation within groups,
 in the running mean over the steps before. Two methods inspired this: GDPO (arXiv:2601.05242) divides each signal by
 each group's own deviation, which also blows up a group in which a signal barely varies; a running deviation does not.

@@ -23,7 +23,7 @@ class Session:
     """The training of a run, which `keeper` writes down.
 
     `at` is where it is. `state` is what the stage needs to continue apart from weights and optimizer: values in JSON by
-    name, as the checkpoint had them; `learns` adds what changes with the steps. `reference` are the parameters (or
+    name, as the checkpoint had them; `adopt` adds what changes with the steps. `reference` are the parameters (or
     adapters) that the stage's KL term compares with (`grpo.reference`); None where beta is 0.
     """
 
@@ -35,7 +35,7 @@ class Session:
         self._parts: tuple[Stateful, ...] = ()
         self.reference = self._run_start = None
         self._restored: Checkpoint | None = None
-        self._leaving = False
+        self._leaving = False  # whether a pause or a stop follows, before which every step is saved
 
     def begin(self, setup: Setup, plan: Mapping[str, int], started: Callable[[Path], None]) -> None:
         """Take over the setup and the steps by stage, and find out where to continue; `started` gets the run's
@@ -50,7 +50,7 @@ class Session:
         stage."""
         self.at.stage, (start, end) = stage, span(self.at.plan, stage)
         self.reference = self._take_reference()
-        self._restored = self.keeper.restore(self.setup.policy)
+        self._restored = self.keeper.restore(self.setup.policy)  # None on other ranks, which have no files of the run
         self.at.step = distributed.gathered(self._restored.step if self._restored else start)[0]
         self.at.stage_step = self.at.step - start
         self.state = distributed.gathered(read_state(self._restored.path) if self._restored else {})[0]
@@ -79,7 +79,7 @@ class Session:
             optimizer.load(folder / OPTIMIZER, self.setup.policy.model)
         optimizer.follow_first()
 
-    def learns(self, *parts: Stateful) -> None:
+    def adopt(self, *parts: Stateful) -> None:
         """Give these parts of the stage their state in the checkpoint, and save it with those to come."""
         for part in parts:
             if part.name in self.state:
@@ -95,6 +95,7 @@ class Session:
             self.clock.start()
             self._system.start()
             yield k
+            # all ranks leave together, or the others would wait for one that has ended
             self._leaving = distributed.any_rank(self.stop_requested or self.keeper.is_requested())
             self._save(optimizer)
             if self._leaving and distributed.any_rank(not self._pause()):
@@ -107,8 +108,8 @@ class Session:
         try:
             yield
         except SmolsumError:
-            self.at.step, self._leaving = self.at.step - 1, True
-            if self.at.stage_step:
+            self.at.step, self._leaving = self.at.step - 1, True  # the step under way is lost
+            if self.at.stage_step:  # the start of a stage is the end of the one before, which is saved
                 self._save(optimizer)
             if self.should_stop():
                 raise self.keeper.stopped() from None
@@ -121,8 +122,8 @@ class Session:
         self.keeper.log({**metrics, **self.clock.times(), **self._system.metrics()}, rollouts)
 
     def _save(self, optimizer: Optimizer) -> None:
-        learnt = {part.name: state for part in self._parts if (state := part.state()) is not None}
-        self.keeper.save(self.setup.policy, optimizer, self.state | learnt, leaving=self._leaving)
+        part_states = {part.name: state for part in self._parts if (state := part.state()) is not None}
+        self.keeper.save(self.setup.policy, optimizer, self.state | part_states, leaving=self._leaving)
 
     def _pause(self) -> bool:
         """Wait as long as a pause is requested; False where the training should stop."""
@@ -131,6 +132,7 @@ class Session:
 
     def should_stop(self) -> bool:
         """Return whether the user stopped the training, with Ctrl-C or with `control/stop`, which is removed."""
+        # asked first, so that the request is taken away in any case
         self.stop_requested = self.keeper.takes_stop() or self.stop_requested
         return self.stop_requested
 

@@ -28,8 +28,8 @@ class Sampled(Protocol):
         """The rewards: float64 (P, G), NaN where a rollout has none."""
 
     @property
-    def idle(self) -> Any:
-        """Whether a group teaches nothing, as all of its rollouts earn the same: boolean (P,)."""
+    def untaught(self) -> Any:
+        """Whether a group teaches nothing: its rollouts differ neither in reward nor in a constraint. Boolean (P,)."""
 
     @property
     def measured(self) -> Sequence[Any]:
@@ -37,7 +37,7 @@ class Sampled(Protocol):
 
 
 class Stateful:
-    """A part of a training that changes with its steps. A part of one's own overrides what it needs."""
+    """A part of a training that changes with its steps. Subclasses override what they need."""
 
     name = ""
     """the key of its state in a checkpoint"""

@@ -28,7 +28,7 @@ def validate(session: Session, setup: Setup, stage: StageConfig) -> dict[str, fl
         totals = score_and_combine(groups, end_weights(stage), config, task.rewards.signals)[1]
         task.evaluation.ask_ahead([(g.prompt, g.rollouts[0]) for g in groups], config)
         rows = [setup.measure(g.prompt, g.rollouts[0]) for g in groups]
-    except SmolsumError as error:  # this step is learned already; the next one waits, or stops with a checkpoint
+    except SmolsumError as error:  # the update has been made; the next step waits, or stops with a checkpoint
         session.keeper.notify("not_validated", f"no validation after step {session.at.step}: {error.message}")
         return {}
     rewards = [row[0] for row in totals if row[0] is not None]

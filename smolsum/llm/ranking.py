@@ -13,8 +13,8 @@ from smolsum.llm.client import BadAnswer, Call
 def ranked(
     client: BatchClient, groups: Sequence[Sequence[str]], question: Callable[[int, Sequence[str]], Call]
 ) -> list[list[float] | None]:
-    """Return a score in [0, 1] for each text of each group; None for a group without an answer. Errors as of
-    `BatchClient.ask`.
+    """Return a score in [0, 1] for each text of each group; None for a group without an answer. Raises what
+    `BatchClient.ask` raises.
 
     `question` makes the question about a group, by its number, from the texts in the order in which they are shown:
     each different text once, in an order drawn from the texts. 0.5 where all texts of a group are the same.

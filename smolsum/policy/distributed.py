@@ -1,5 +1,5 @@
-"""Processes (ranks) that train one model together, as `mlx.launch` starts them. In a single process every function
-here is the identity.
+"""Processes (ranks) that train one model together, as `mlx.launch` starts them. In a single process
+nothing is exchanged: sums, extremes and shares are the argument itself.
 
 Every rank must make the same calls in the same order. Arrays travel through `mx.distributed`.
 """
@@ -44,6 +44,14 @@ def share(items: Sequence[T]) -> list[T]:
     return list(items[rank() :: _group().size()])
 
 
+def share_or_spare(items: Sequence[T]) -> tuple[list[T], bool]:
+    """Return this rank's part of the items, of which there is at least one, and whether that part counts. With more
+    ranks than items a spare rank gets the first item, and computes it without counting it: every rank has to make the
+    same calls, with arrays of the same shapes."""
+    counts = rank() < len(items)
+    return (share(items) if counts else [items[0]]), counts
+
+
 def total(tree: Any) -> Any:
     """Return the sum over all ranks of a tree of arrays, evaluated."""
     if not alone():
@@ -71,6 +79,7 @@ def _extreme(tree: Any, of: Any) -> Any:
 
 def from_first(tree: Any) -> Any:
     """Return the first rank's values of a tree of arrays, which has the same shapes everywhere, evaluated."""
+    # mx.distributed has no broadcast: the other ranks add zeros
     return tree if alone() else total(tree if leads() else tree_map(mx.zeros_like, tree))
 
 
@@ -83,6 +92,7 @@ def gathered(value: Any) -> list[Any]:
     """Return the values of all ranks, in order; each must be JSON."""
     if alone():
         return [value]
+    # arrays that are gathered have equal shapes, so the lengths travel first
     data = mx.array(list(json.dumps(value).encode()), mx.uint8)
     sizes: list[int] = mx.distributed.all_gather(mx.array([len(data)])).tolist()
     padded = mx.concatenate([data, mx.zeros(max(sizes) - len(data), mx.uint8)])

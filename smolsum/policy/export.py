@@ -22,8 +22,8 @@ GENERATION = "generation_config.json"
 
 def load_checkpoint(checkpoint: Path, model: ModelConfig, lora: LoraConfig | None, *, base: str = "") -> Policy:
     """Return the policy of a checkpoint with the settings of its run: the whole model, or its base with the adapters.
-    Its `system` is the message that the checkpoint's chat template applies. Errors as of `load_policy` and
-    `load_trained`."""
+    Its `system` is the message that the checkpoint's chat template applies. Raises what `load_policy`
+    and `load_trained` raise."""
     if lora is None:
         policy = load_policy(str(checkpoint), dtype=model.dtype, thinking=model.thinking)
         return replace(policy, source=model.path, system=added_system(policy.tokenizer.chat_template))
@@ -51,7 +51,7 @@ def export_policy(policy: Policy, folder: Path) -> int:
 def export_gguf(policy: Policy, folder: Path, *, kind: str, name: str, most: int) -> tuple[str, int]:
     """Write the whole model, adapters merged, as a GGUF file with matrices of this type (`FILE_TYPES`), and a Modelfile
     for Ollama that answers greedily, with at most so many tokens. Return the file's name and the number of the model's
-    parameters. Errors as of `write_gguf`."""
+    parameters. Raises what `write_gguf` raises."""
     weights = policy.model.parameters() if policy.lora is None else fused_weights(policy.model)
     file = f"{name}-{kind}.gguf"
     template = trained_template(policy.tokenizer, policy.system)

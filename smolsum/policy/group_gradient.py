@@ -20,9 +20,11 @@ from smolsum.policy.cpu.native_model import can_run
 from smolsum.policy.cpu.streams import map_one_by_one, map_over_streams, map_with_streams
 
 S = TypeVar("S")
-Metrics: TypeAlias = dict[str, mx.array]
+Metrics: TypeAlias = dict[str, Any]
+"""a tree of arrays by name, nested as the loss likes, that `join` merges"""
 GroupLoss: TypeAlias = Callable[[mx.array, mx.array, mx.array, slice], tuple[mx.array, Metrics]]
-"""(logp_gT, entropy_gT, mask_gT, rows) -> (share of the loss, shares of the metrics), for these rows of the group"""
+"""(logp_gT, entropy_gT, mask_gT, rows) -> (share of the loss, shares of the metrics), for these rows of the group: g of
+its G rollouts, T tokens of its longest completion"""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def sum_over_groups(
             model, *groups[p], losses[p], temperature=temperature, join=join, chunking=chunking, streams=streams
         )
 
-    if fits_c(chunking) and can_differentiate(model):
+    if updates_in_c(model, chunking):
         return _sum_in_c(model, groups, losses, temperature, join)
     total: Any = None
     spread = map_with_streams if chunking.rows is None else map_one_by_one
@@ -104,6 +106,11 @@ def _sum_in_c(
 def fits_c(chunking: Chunking) -> bool:
     """Return whether the library in C computes updates in this way: all of a group together, with a shared prompt."""
     return chunking.rows is None and chunking.shared_prefix
+
+
+def updates_in_c(model: nn.Module, chunking: Chunking) -> bool:
+    """Return whether the library in C computes the gradients of this model in this way."""
+    return fits_c(chunking) and can_differentiate(model)
 
 
 def logprobs_of_groups(

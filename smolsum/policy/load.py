@@ -385,6 +385,7 @@ def weights_hash(path: Path) -> str:
 
 def snapshot(model: nn.Module) -> Any:
     """Return the trainable parameters (with adapters, only those) as a tree that later updates do not change."""
+    # the same arrays in another tree: an update replaces the model's arrays, and never writes into them
     return tree_map(lambda p: p, model.trainable_parameters())
 
 

@@ -124,8 +124,8 @@ def repeated_hidden(model: nn.Module, prompt_ids: Sequence[int], completion_GT: 
 
 
 def embedded(model: nn.Module, prompt_ids: Sequence[int], completion_GT: mx.array) -> tuple[mx.array, mx.array] | None:
-    """Return the embeddings (P - 1, D) of the prompt up to its last token, and (G, T, D) of the tokens from which the
-    completions' are predicted. Looked up together, as each look-up has a gradient as large as the whole table. None
+    """Return the embeddings (N - 1, D) of the prompt's N tokens but the last, and (G, T, D) of the tokens from which
+    the completions' are predicted. Looked up together, as each look-up has a gradient as large as the whole table. None
     where the trunk does not take embeddings."""
     trunk = text_model(model).model
     if "input_embeddings" not in inspect.signature(type(trunk).__call__).parameters:

@@ -45,6 +45,14 @@ GRADIENTS = 0.3
 CHUNK_GRADIENTS, TWICE_GRADIENTS = 1.2, 1.15
 """the same in chunks, where the completions' gradient is complete before the prompt's begins: as a share of the whole
 gradient, without and with layers that are computed twice"""
+LARGEST_AT_END = 1.15
+"""of the gradient of the largest tensor, what is there besides the whole gradient when that is complete"""
+PROMPT_STATES = 1.3
+"""the gradient that each chunk has by the prompt's keys and values, as a multiple of those"""
+UNPACKED = 2.0
+"""quantised matrices that are unpacked at a time: the one at work, and one that MLX has not freed yet"""
+COPIES_OF_CACHES = 2.0
+"""of what layers remember while sampling: it is there once more while it is put together"""
 UPDATED = 10
 """float32 values under way in an optimizer step, for each value that the streams work on"""
 KEPT_WIDTHS, LAYER_AT_WORK = 3.0, 2.0
@@ -161,6 +169,7 @@ def _unpacked(module: nn.Module) -> int:
 
 def estimate(shape: ModelShape, config: Config, chunking: Chunking, lengths: MaxLengths) -> dict[str, float]:
     """Return the bytes that arrays take at the peak, by purpose; their sum is the peak."""
+    # bytes of a value's two moments and of its copy; float32 weights are their own masters
     kept = {"masters": (8, 0 if shape.itemsize == 4 else 4), "stochastic": (6, 0), "study": (2 * shape.itemsize, 0)}
     moments, copy = kept[config.optimizer.precision]
     gradient = float(shape.trained * shape.itemsize)
@@ -203,7 +212,7 @@ def _of_update(
     scores = SCORES * shape.heads * (shared**2 + branch * (prompt + tokens))
     attended = 0.0
     if chunking.shared_prefix:  # keys and values of each rollout, and the gradient of the prompt's from each chunk
-        attended = (rows * (prompt + tokens) + 1.3 * -(-group // rows) * prompt) * shape.remembered / 4
+        attended = (rows * (prompt + tokens) + PROMPT_STATES * -(-group // rows) * prompt) * shape.remembered / 4
     features = ACTIVATIONS * shape.features
     if chunking.checkpointing:  # one layer in full; for the others their inputs and caches
         held = (shared + branch) * (features + shape.layers * 2 * shape.width) + scores + attended
@@ -218,12 +227,12 @@ def _of_update(
     first = largest + GRADIENTS * (gradient - largest) if whole else before + in_chunks
     start = {
         "gradients": earlier + groups * first,
-        "activations": groups * held * 4.0 + groups * 2.0 * 4 * shape.unpacked,
+        "activations": groups * held * 4.0 + groups * UNPACKED * 4 * shape.unpacked,
         "logits": groups * logits * 4,
     }
     # in chunks the completions' part and the prompt's part of the gradient are both complete before they are added
     complete = gradient + max(before, 0.0 if whole else gradient)
-    end = {"gradients": earlier + groups * (complete + 1.15 * largest)}
+    end = {"gradients": earlier + groups * (complete + LARGEST_AT_END * largest)}
     return max(start, end, key=lambda parts: sum(parts.values()))
 
 
@@ -270,8 +279,7 @@ def _of_sampling(shape: ModelShape, config: Config, lengths: MaxLengths) -> floa
     whole = rows * (lengths.prompt + lengths.completion) * shape.remembered
     prefill = lengths.prompt * (shape.vocabulary + 4 * shape.features) + shape.heads * lengths.prompt**2
     decoding = SAMPLED_LOGITS * rows * shape.vocabulary
-    # what is remembered is there once more while it is put together
-    return 2.0 * whole + 4.0 * (max(prefill, decoding) + 2.0 * shape.unpacked)
+    return COPIES_OF_CACHES * whole + 4.0 * (max(prefill, decoding) + UNPACKED * shape.unpacked)
 
 
 def ways(shape: ModelShape, config: Config) -> Iterator[Chunking]:

@@ -1,6 +1,6 @@
 """Rollouts that are decoded together in C (`policy/cpu/decode.py`), as `DecodeBatch` does it with MLX."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -28,12 +28,12 @@ class NativeBatch:
         """Return True: rollouts may be added at any time."""
         return True
 
-    def add(self, sequences: Sequence[ActiveSequence]) -> None:
-        """Add rollouts; a prompt that several share is read once."""
+    def add(self, sequences: Sequence[ActiveSequence], report: Callable[[int], None] = lambda read: None) -> None:
+        """Add rollouts; a prompt that several share is read once. `report` gets the tokens of prompts that are read."""
         draws = [Draw(one.prompt_ids, one.uniforms, one.temperature) for one in sequences]
         if self._decoder is None:
             self._decoder = Decoder(self.model, max(draw.positions for draw in draws), self.eos_ids)
-        running = self._decoder.add(draws)
+        running = self._decoder.add(draws, report)
         for sequence, one in zip(sequences, running, strict=True):
             if sequence.top_p < 1 or sequence.wanted:
                 self._decoder.drawn_by_caller(one)

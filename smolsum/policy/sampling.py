@@ -191,6 +191,7 @@ class DecodeBatch:
     def step(self) -> None:
         """Sample a token for every row. Rows that have ended leave, at once or with others a little later; `rows` is
         empty when all have ended."""
+        # a row that has ended stays until the batch is compacted: it draws too, and nothing takes its token
         uniforms = [sequence.uniforms[min(len(sequence.ids), sequence.max_new_tokens - 1)] for sequence in self.rows]
         temperatures = [sequence.temperature for sequence in self.rows]
         logits = self._logits
@@ -258,6 +259,7 @@ def sample(logits_BV: mx.array, temperature_B: Sequence[float], uniform_B: mx.ar
         token = mx.argmax(logp_BV, axis=-1)
     else:
         cdf = mx.cumsum(fast_math.exp(logp_BV), axis=-1)
+        # the last sum differs from 1 by rounding, so the number is scaled to it, and held to the last token
         token = mx.minimum(mx.sum(cdf <= uniform_B[:, None] * cdf[:, -1:], axis=-1), logp_BV.shape[-1] - 1)
         if any(greedy):
             token = mx.where(mx.array(greedy), mx.argmax(logp_BV, axis=-1), token)

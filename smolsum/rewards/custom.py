@@ -186,7 +186,7 @@ class CustomReward(Background):
 
     @contextmanager
     def begin(self, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> Iterator[Callable[[], Outcomes]]:
-        """Call the function in the background, and give what waits for its values; errors as of `_outcomes`."""
+        """Call the function in the background, and give what waits for its values and raises what `_outcomes` does."""
         until = now() + config.rewards.timeout_s
         running = self._start(groups, config, log, until)
         try:

@@ -192,7 +192,8 @@ class RemoteSource(Source):
         stopping: Callable[[], bool],
         show: ShowCount = lambda count: None,
     ) -> None:
-        """`show` gets the count of a request's completions as they come; the rest and errors as of WorkerSampler."""
+        """`show` gets the count of a request's completions as they come; the rest and what is raised are those of
+        WorkerSampler."""
         self.config, self.settings, self._show = config, config.workers, show
         self.depth = self.settings.max_staleness - self.settings.sync_every + 1
         self.sampler = WorkerSampler(

@@ -33,7 +33,7 @@ def write_evidence(run: RunPaths, step: int, folder: Path, retry: str, warn: Cal
     """Write the run as it was after a step into `folder`, under its name, and return the paths there. `warn` gets a
     sentence on each damaged evaluation, which is left out.
 
-    Raises SmolsumError for any other damaged file, and errors as of `writing`, with `retry`.
+    Raises SmolsumError for any other damaged file, and what `writing` raises, with `retry`.
     """
     made = RunPaths(folder / run.name)
     info = read(run.info, RunInfo, needs=("steps",))
@@ -80,7 +80,7 @@ def _scores(row: Mapping[str, Any], hub: Collection[str]) -> Any:
 
 
 def _is_score(key: str, value: Any) -> bool:
-    """Return whether a value of a line of scores is no text, or one of NAMES."""
+    """Return whether a value of a line of scores is not a text, or one of NAMES."""
     if isinstance(value, list):
         return all(_is_score("", one) for one in value)
     if isinstance(value, Mapping):

@@ -2,7 +2,7 @@
 
 The live view, `smolsum runs`, the report and notebooks read runs through `Run`, which is kept up to date by reading
 what the directory gained since the last call. A run may be damaged, half written or gone: what is wrong counts as
-missing. For errors that name file, line and field see `records`.
+missing. For errors that name file, line and field see `typed_json`.
 """
 
 import os

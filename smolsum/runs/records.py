@@ -6,7 +6,7 @@
     checkpoints/*/meta.json  CheckpointMeta    ../.grid.json         GridRecord
     metrics.jsonl            StepRow (its other keys are metrics, with a number or null)
 
-Unknown keys are accepted; fields that older runs lack have defaults. `record_io` reads and writes records.
+Unknown keys are accepted; fields that older runs lack have defaults. `typed_json` reads and writes them.
 """
 
 from typing import Annotated, Any, Literal

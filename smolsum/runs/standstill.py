@@ -36,7 +36,7 @@ def standstill(run: Run) -> str:
     if steps < STEPS or (idle and fmean(idle) > MOST_IDLE) or not all(_flat(found[name]) for name in LASTING):
         return ""
     if kl := found["kl"]:
-        third = max(len(kl) // 3, 1)  # its highest mean, as groups that teach nothing add a KL divergence of 0
+        third = max(len(kl) // 3, 1)  # its highest mean: a policy that moved and came back did not stand still
         most = max(fmean(kl[n : n + third]) for n in range(0, len(kl), third))
         why = f"and KL is at most {most:.1g}" if most < SMALL_KL else ""
     else:

@@ -97,7 +97,7 @@ def has_scores(folder: Path) -> bool:
 
 
 def read_summary(folder: Path, needs: Sequence[str] = ()) -> Summary:
-    """Return the summary of an evaluation; errors as of `read`."""
+    """Return the summary of an evaluation. Raises what `read` raises."""
     path = folder / SUMMARY
     return read(path, Summary, needs=needs, hint=f"remove {path} and evaluate again")
 

@@ -378,7 +378,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 def store_data(data: Any, runs_dir: Path) -> str:
     """Return the value of `data.path` for data: a path or hub id as it is; rows (dicts), a polars frame or a
     `datasets.Dataset` as the training split, or a mapping from splits to such, written to a folder in `runs_dir` that
-    is named after their content. Raises UsageError for anything else, with the row that is no JSON."""
+    is named after their content. Raises UsageError for anything else, with the row that is not JSON."""
     if isinstance(data, str | Path):
         return str(data)
     splits = data if isinstance(data, Mapping) else {"train": data}

@@ -50,7 +50,7 @@ def read_split(
     """Return the rows of the split `train`, `validation` or `test`, in the order of the data, and where they are from,
     in words.
 
-    `post` takes a row and its place to what it asks about: rows with equal posts share a split. `texts` as of
+    `post` takes a row and its place to what it asks about: rows with equal posts share a split. `texts` is that of
     `FileSource.rows`. Raises UsageError for wrong input, and UnreachableError for a hub that does not answer.
     """
     if split not in SPLITS:

@@ -137,7 +137,7 @@ def encode(
 
 
 def anchor(new: Mapping[str, Any], *, version: int, metadata: Mapping[str, Any] | None = None) -> bytes:
-    """Return all weights, as a patch that needs no base. Arguments as of `encode`."""
+    """Return all weights, as a patch that needs no base. The arguments are those of `encode`."""
     return _write({}, new, "anchor", None, version, metadata)
 
 

@@ -219,7 +219,7 @@ def test_a_hub_that_is_away(push: Call, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_card_of_the_owners(hub: HubServer, folder: Path, push: Call) -> None:
     """One without metadata is uploaded, with the hub's warning; the hub checks what was written into it, and shows its
-    own message; one that is no text is not sent."""
+    own message; one that is not a text is not sent."""
     (folder / "README.md").write_text("# Mine\n")
     out, err = done(push())
     assert out == f"{hub.url}/ann/mine\n"

@@ -248,7 +248,7 @@ def test_a_run_stands_for_its_own_evaluation(call: Call, found: Found) -> None:
 
 def test_baseline_and_many(call: Call, found: Found) -> None:
     """--vs-baseline adjusts over all runs and metrics together, and gives each metric a table of runs. One that is 0 or
-    1 has its changes and McNemar's p for each run; all as of the two alone."""
+    1 has its changes and McNemar's p for each run; all as with the two alone."""
     base = evaluation("base", "length", judged(0))
     for number in (1, 2, 3):
         evaluation(f"run{number}", "quality", judged(number, 0.06 * number))

@@ -407,7 +407,7 @@ def test_bad_values_in_a_file_name_its_line(text: str, named: str, tmp_path: Pat
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
-    """A missing file, a folder and a file that is no text are refused; a run's folder points to its file."""
+    """A missing file, a folder and a file that is not a text are refused; a run's folder points to its file."""
     (tmp_path / "config.toml").write_text("")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     for file, named in (

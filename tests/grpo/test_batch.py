@@ -106,20 +106,20 @@ def test_groups_without_spread_are_replaced(policy: Policy, prompts: tuple[Promp
 
 
 def test_tied_totals_of_different_signals_are_kept_with_gdpo(policy: Policy, prompts: tuple[Prompt, ...]) -> None:
-    """They have advantages there, so that nothing takes their place, and they do not count as idle."""
+    """They have advantages there, so that nothing takes their place, and they do not count as untaught."""
 
     def giving(*row: float) -> Signal:
         return lambda groups, config: [list(row) for _ in groups]
 
-    for scale, idle in (("group", 1.0), ("gdpo", 0.0)):
+    for scale, untaught in (("group", 1.0), ("gdpo", 0.0)):
         config = replace(CONFIG, train=replace(CONFIG.train, refill_rounds=1))
         config = replace(config, grpo=replace(config.grpo, advantage_scale=scale))
         source = LocalSource(policy, config)
         batches = sampler(source, prompts, config, first=giving(1.0, 0.0), second=giving(0.0, 0.5))
         batch, used = batches.collect(0)
         assert used == [0, 1, 2]
-        assert len(batch.groups) == (6 if idle else 3)
-        assert step_metrics(batch, np.zeros_like(batch.totals))["frac_reward_zero_std"] == idle
+        assert len(batch.groups) == (6 if untaught else 3)
+        assert step_metrics(batch, np.zeros_like(batch.totals))["frac_reward_zero_std"] == untaught
 
 
 def test_an_epoch_is_shuffled_once(prompts: tuple[Prompt, ...], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from support.models import EOS, assert_same_arrays, assert_trees_close, build, group, stage
 
 from smolsum.config.sections import GrpoConfig, StageConfig
-from smolsum.grpo.batch_gradient import batch_totals, gradients, weights
+from smolsum.grpo.batch_gradient import batch_totals, gradients, with_parameters
 from smolsum.grpo.loss import policy_loss
 from smolsum.policy.cpu import native
 from smolsum.policy.group_gradient import WHOLE, Chunking
@@ -168,7 +168,7 @@ def test_borrowed_weights_are_given_back(error: type[BaseException]) -> None:
     model, other = build("llama"), build("llama", seed=1)
 
     def fail() -> None:
-        with weights(model, other.parameters()):
+        with with_parameters(model, other.parameters()):
             assert_same_arrays(model, other)
             raise error
 

@@ -9,7 +9,7 @@ from support.models import EOS, assert_trees_close, build, group, stage
 
 from smolsum.config.sections import GrpoConfig
 from smolsum.grpo.hindsight import Relabelled, add_hindsight, hindsight_loss
-from smolsum.grpo.loss import means_of
+from smolsum.grpo.loss import tally_metrics
 from smolsum.policy.cpu import native
 from smolsum.policy.group_gradient import WHOLE, Chunking
 from smolsum.policy.logprobs import group_logprobs
@@ -57,7 +57,7 @@ def test_loss_is_what_a_hand_computes() -> None:
     own, asked = mx.array([-10.0, -12.0, -3.0]), mx.array([-11.0, -10.0, -9.0])
     loss, tally = hindsight_loss(own, asked, mx.array([0.5, 1.0, 9.0]), mx.array([1.0, 1.0, 0.0]), rollouts=8)
     assert loss.item() == pytest.approx((0.5 * log(1 + exp(-1)) + log(1 + exp(2))) / 8, rel=1e-6)
-    found = {name: value.item() for name, value in means_of(tally).items()}
+    found = {name: value.item() for name, value in tally_metrics(tally).items()}
     assert found["hindsight/gain"] == pytest.approx(0.75)
     assert found["hindsight/margin"] == pytest.approx(-0.5)
     assert found["hindsight/accuracy"] == pytest.approx(0.5)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smolsum.config.sections import GrpoConfig
-from smolsum.grpo.loss import BatchTotals, kl_estimate, loss_and_tally, means, merged, policy_loss
+from smolsum.grpo.loss import BatchTotals, kl_estimate, loss_and_tally, loss_metrics, merged, policy_loss
 
 # isort: split
 import mlx.core as mx
@@ -224,7 +224,7 @@ def test_the_cut_of_a_batch_does_not_matter(
         gradients.append(part_gradient)
     assert loss == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
     np.testing.assert_allclose(np.array(mx.concatenate(gradients)), np.array(gradient), rtol=1e-5, atol=1e-8)
-    assert values(means(joined)) == pytest.approx(values(means(tally)), rel=1e-5, abs=1e-6)
+    assert values(loss_metrics(joined)) == pytest.approx(values(loss_metrics(tally)), rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)

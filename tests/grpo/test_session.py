@@ -38,7 +38,7 @@ def saved(part: Stateful, state: dict[str, Any]) -> Mapping[str, Any]:
         session = Session(Config(), Saving(progress))
         session.setup = cast(Any, type("Nothing", (), {"policy": None}))
         session.state = state
-        session.learns(part)
+        session.adopt(part)
         session._save(cast(Optimizer, None))
     return found[0]
 

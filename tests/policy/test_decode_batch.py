@@ -46,6 +46,17 @@ def joined(batch: DecodeBatch | NativeBatch) -> list[Completion]:
 
 
 @NEEDS_C
+@pytest.mark.parametrize("kind", [NativeBatch, DecodeBatch])
+def test_a_batch_reports_the_prompts_that_it_reads(kind: type[DecodeBatch] | type[NativeBatch]) -> None:
+    """In tokens; one that several rollouts share counts once. What C has to read are all but a prompt's last token."""
+    read: list[int] = []
+    prompts = [(5, 9, 33), (5, 9, 33), tuple(range(3, 60))]
+    kind(build_for_c("qwen2"), ENDS).add([ActiveSequence(ids, 1, 1.0, 4) for ids in prompts], read.append)
+    assert read == sorted(read)
+    assert read[-1] == 60 - (2 if kind is NativeBatch else 0)
+
+
+@NEEDS_C
 @pytest.mark.parametrize("name", LAYERS_IN_C)
 def test_joining_later_changes_nothing(name: str) -> None:
     """To the bit in C."""

@@ -48,7 +48,7 @@ def test_exp_is_exact_to_a_few_units_in_the_last_place() -> None:
 
 @pytest.mark.parametrize("gate", [ORDINARY, EXTREME], ids=["ordinary", "extreme"])
 def test_swiglu_is_silu_times_x(gate: mx.array) -> None:
-    """Value and both gradients as of MLX's sigmoid."""
+    """Value and both gradients as in MLX's sigmoid."""
     inputs = [gate, ORDINARY[::-1] + 1.0]
     got = vjp(fast_math.swiglu, inputs, ORDINARY)
     assert_same(got, vjp(lambda g, x: g * mx.sigmoid(g) * x, inputs, ORDINARY), tolerance=2e-5)

@@ -28,7 +28,7 @@ class DataPreview:
     lengths: list[list[str]]
     """rows of split, what is measured (prompts with system prompt and template, references), and `COLUMNS` in tokens"""
     advice: str
-    """as of `length_advice`"""
+    """that of `length_advice`"""
 
 
 def preview(splits: Mapping[str, Split], config: Config) -> DataPreview | None:

@@ -8,14 +8,13 @@ from importlib.metadata import version
 from itertools import combinations
 from typing import Any
 
-from smolsum.config.checks import asking
-from smolsum.config.presets import leaves
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.files import digest
 from smolsum.grpo.constrained_values import check_constraints
 from smolsum.grpo.difficulty import planned_kinds
 from smolsum.grpo.learning_rate import choose_rates, default_rate
+from smolsum.grpo.setup.fingerprints import deciding
 from smolsum.grpo.setup.memory_plan import MemoryPlan, plan_memory
 from smolsum.policy import distributed
 from smolsum.policy.chat_template import shared_system
@@ -39,7 +38,7 @@ from smolsum.tasks.data import Split, check_references, overlap
 from smolsum.tasks.data_files import SPLITS
 from smolsum.tasks.hub_data import commit_of
 from smolsum.tasks.plugin_files import Plugin
-from smolsum.tasks.plugins import check_columns, digests, loaded_plugins
+from smolsum.tasks.plugins import check_columns, loaded_plugins
 from smolsum.tasks.text_metrics import length_table
 from smolsum.types import Prompt, Rollout
 
@@ -47,9 +46,6 @@ LIBRARIES = ("smolsum", "mlx", "mlx-lm", "transformers", "rouge-score", "nltk", 
 
 SMALL = 20_000_000
 """parameters below which settings for half a billion do not suit a model"""
-LOOP = ("seed", "prompts_per_step", "accumulation_steps", "refill_rounds")
-SYNC = ("sync_every", "max_staleness")
-"""settings of [train], and of [workers] where workers sample, that decide the weights"""
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,18 @@ def prepare(config: Config, recorded: RunInfo | None = None) -> Setup:
     warnings += memory.warnings
     provenance = _provenance(config, task, policy, splits, prompts, plugins, warnings.append)
     provenance |= {"memory": memory.record()}
-    return Setup(config, policy, task, prompts, writer, measure, provenance, memory, plugins, tuple(warnings))
+    return Setup(
+        config=config,
+        policy=policy,
+        task=task,
+        prompts=prompts,
+        writer=writer,
+        measure=measure,
+        provenance=provenance,
+        memory=memory,
+        plugins=plugins,
+        warnings=tuple(warnings),
+    )
 
 
 def _load_prompts(
@@ -166,11 +173,11 @@ def _provenance(
     return found
 
 
-def open_source(
+def open_rollouts(
     setup: Setup, config: Config, *, notify: Callable[..., None], stopping: Callable[[], bool], show: ShowCount
 ) -> Source:
     """Return the source of rollouts: the workers of `workers.urls`, which the first rank uses for all, or else the
-    policy itself. Arguments and errors as of RemoteSource."""
+    policy itself. Takes and raises what RemoteSource does."""
     if not config.workers.urls:
         return LocalSource(setup.policy, config, show)
     if not distributed.leads():
@@ -218,66 +225,6 @@ def corpus_facts(split: Split, tokenizer: Any) -> dict[str, Any]:
         lengths = length_table([len(tokenizer.encode(text, add_special_tokens=False)) for text in texts])
         facts[name] = {key.removeprefix("completions/").removesuffix("_length"): n for key, n in lengths.items()}
     return facts
-
-
-def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
-    """Return what identifies the weights at a stage's end: a digest of model, data, settings, and the stages before
-    (`previous`). Stages with the same fingerprint train to the same weights. A setting counts where it differs from its
-    default, so that a setting which is new changes no fingerprint of before."""
-    stage, grpo = _changed(config.stages[name]) | {"steps": steps}, _changed(config.grpo)
-    grpo |= {"mask_truncated": stage.pop("mask_truncated", None)}
-    if not previous or config.stages[name].beta == 0:  # in the first stage both references are the same
-        grpo.pop("reference", None)
-    rewards = _changed(config.rewards)
-    rewards.pop("timeout_s", None)  # a reward that takes longer is the same reward
-    relevant = {
-        "stage": stage,
-        "model": provenance["model"],
-        "tokenizer": provenance["tokenizer"],
-        "train": provenance["data"]["train"],
-        "meteor": provenance["meteor"] if "meteor" in config.stages[name].used_signals else "",
-        "settings": [config.task.measures, rewards, _changed(config.sampling), grpo, _changed(config.optimizer)],
-        "adapter": _changed(config.lora) if config.model.adapter == "lora" else None,
-        "loop": tuple(getattr(config.train, key) for key in LOOP),
-        "workers": tuple(getattr(config.workers, key) for key in SYNC) if config.workers.urls else None,
-        "version": provenance["versions"]["smolsum"],
-        "previous": previous,
-    }
-    if asking(TASKS[config.task.name].rewards.signals, config.stages[name].used_signals):
-        relevant["judge"] = config.judge.measures
-    if difficulty := _changed(config.difficulty):
-        relevant["difficulty"] = [difficulty, provenance.get("bands", "") if config.stages[name].mix else ""]
-    if code := digests(config.stages[name].used_signals):
-        relevant["plugins"] = code
-    return digest(relevant)
-
-
-def _changed(settings: Any) -> dict[str, Any]:
-    """Return the settings of a record that differ from their defaults."""
-    default = {
-        field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        for field in dataclasses.fields(settings)
-    }
-    return {key: value for key, value in dataclasses.asdict(settings).items() if value != default[key]}
-
-
-def deciding(config: Config) -> dict[str, Any]:
-    """Return the settings that stage fingerprints hold, by dotted key: those of [stages.NAME] for that stage, the
-    others for every stage."""
-    whole = dataclasses.asdict(config)
-    for stage in whole["stages"].values():
-        if stage["mask_truncated"] == whole["grpo"]["mask_truncated"]:
-            del stage["mask_truncated"]
-    del whole["rewards"]["timeout_s"]
-    kept = {name: whole[name] for name in ("stages", "rewards", "sampling", "grpo", "optimizer")}
-    kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
-    kept |= {"judge": config.judge.measures} if config.judge.model else {}
-    kept |= {"difficulty": whole["difficulty"]} if _changed(config.difficulty) else {}
-    kept |= {"lora": whole["lora"]} if config.model.adapter == "lora" else {}
-    kept |= {"workers": {key: whole["workers"][key] for key in SYNC}} if config.workers.urls else {}
-    signals = {name for stage in config.stages.values() for name in stage.used_signals}
-    code = {f"plugin of {name}": sha256 for name, sha256 in sorted(digests(signals).items())}
-    return leaves(kept) | code | {"version of smolsum": version("smolsum")}
 
 
 def load_outline(config: Config) -> Policy:

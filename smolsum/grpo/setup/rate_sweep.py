@@ -25,9 +25,9 @@ from smolsum.grpo.batch import BatchSampler, step_metrics
 from smolsum.grpo.keeper import Keeper
 from smolsum.grpo.loop import train_stage
 from smolsum.grpo.progress import Progress
-from smolsum.grpo.prompt_order import prompt_order
 from smolsum.grpo.session import Session
 from smolsum.grpo.setup.prepare import Setup, prepare
+from smolsum.grpo.stage_order import open_order
 from smolsum.grpo.validate import validate
 from smolsum.policy import distributed
 from smolsum.policy.load import snapshot
@@ -245,7 +245,7 @@ def _begin_trial(
 def _measure_start(session: Session, keeper: TrialKeeper, setup: Setup, source: Source) -> Sweep:
     """Return a sweep without trials: what the weights at the start sample in the steps that trials are judged by."""
     config, stage = session.config, _stage(session)
-    steps, order = session.at.plan[session.at.stage], prompt_order(session, setup)
+    steps, order = session.at.plan[session.at.stage], open_order(session, setup)
     sampler = BatchSampler(
         source,
         order,

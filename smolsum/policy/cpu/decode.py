@@ -160,7 +160,8 @@ class Decoder:
 
     def add(self, draws: Sequence[Draw], report: Callable[[int], None] = lambda read: None) -> list[Decoding]:
         """Return the rollouts, each after its prompt, which those that share it read once, as all do the tokens with
-        which all prompts begin. `report` gets the number of tokens of prompts that are read. Errors as of `sample`."""
+        which all prompts begin. `report` gets the number of tokens of prompts that are read. Raises what `sample`
+        raises."""
         if (positions := max(draw.positions for draw in draws)) > self._weights.positions:
             self._weights = NativeModel(self.model, positions)
         for prompt_ids in (prompts := dict.fromkeys(draw.prompt_ids for draw in draws)):
@@ -198,7 +199,7 @@ class Decoder:
         size = self._library.decode_cache_size(self._weights.address, ctypes.c_int64(room))
         made = Decoding(np.empty(size, np.float32), room, ids, draw)
         if prefix is not None:
-            made.prefix = prefix
+            made.prefix = prefix  # C reads its cache for as long as this rollout is decoded
             made.fields.shared, made.fields.shared_room = prefix.cache.ctypes.data, prefix.room
             made.fields.shared_tokens = prefix.fields.sampled
         return made

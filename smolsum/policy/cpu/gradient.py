@@ -242,4 +242,4 @@ def _pieces(group: TokenGroup) -> Iterator[tuple[list[int], list[int]]]:
     *before, last = group.prompt_ids
     yield before, [-1] * len(before)
     for ids in group.completions_ids:
-        yield [last, *ids[:-1]][: len(ids)], list(ids)
+        yield [last, *ids[:-1]][: len(ids)], list(ids)  # an empty completion feeds nothing

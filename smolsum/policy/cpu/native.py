@@ -90,7 +90,7 @@ def compiled() -> Path:
             subprocess.run([*command, PARALLEL], check=True, capture_output=True, timeout=COMPILE_S)
         except subprocess.CalledProcessError:  # without OpenMP
             subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_S)
-        made.rename(path)
+        made.rename(path)  # in one step, as another process may look for it or compile it too
     return path
 
 

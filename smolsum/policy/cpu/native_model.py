@@ -123,7 +123,7 @@ class NativeModel:
         if self._only is not None and id(array) not in self._only:
             return None
         view = np.ascontiguousarray(np.array(array, copy=False))
-        self._kept.append((array, view))
+        self._kept.append((array, view))  # C reads them for as long as this object is used
         return int(view.ctypes.data)
 
     def _linear(self, linear: nn.Module) -> LinearPointers:

@@ -215,7 +215,7 @@ class _Reader:
         try:
             return self._content[place : place + length].decode()
         except UnicodeDecodeError as error:
-            raise self._damaged(f"{self._what} is no text") from error
+            raise self._damaged(f"{self._what} is not a text") from error
 
     def _value(self, kind: int) -> Any:
         if kind == STRING:

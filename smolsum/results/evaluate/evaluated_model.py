@@ -53,8 +53,8 @@ class Target:
     """fingerprint of the weights that the checkpoint's adapters were trained on"""
 
     def load(self, *, shapes_only: bool = False) -> Policy:
-        """Return the policy; with `shapes_only` its arrays have no values. Errors as of `load_policy` and
-        `load_trained`."""
+        """Return the policy; with `shapes_only` its arrays have no values. Raises what `load_policy` and
+        `load_trained` raise."""
         model, trained = self.config.model, self.checkpoint
         adapter = self.config.lora if model.adapter == "lora" else None
         whole = trained is not None and adapter is None

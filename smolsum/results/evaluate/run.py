@@ -267,9 +267,20 @@ def _prepare(target: Target, split: str, retry: str) -> tuple[EvaluationJob, Com
 
     measure = task.evaluation.measurer([chosen, *others], config)
     job = EvaluationJob(
-        target.folder, target.label, config, task, split, prompts, measure, provenance, retry,
-        tokenizing, Path(config.run.dir), target.decoding, step,
-    )  # fmt: skip
+        folder=target.folder,
+        label=target.label,
+        config=config,
+        task=task,
+        split=split,
+        prompts=prompts,
+        measure=measure,
+        provenance=provenance,
+        retry=retry,
+        policy=tokenizing,
+        runs_dir=Path(config.run.dir),
+        decoding=target.decoding,
+        step=step,
+    )
     return job, completer
 
 

@@ -143,7 +143,7 @@ def complete_by_api(
     model: ApiModel, tokenizing: Policy, missing: Sequence[Prompt], config: Config
 ) -> Iterator[list[RolloutGroup]]:
     """As `complete`, with one completion for each prompt at the model's own temperature; token ids are those of
-    `tokenizing`. SmolsumError at the end if any failed for good, and errors as of `BatchClient.ask`."""
+    `tokenizing`. Raises SmolsumError at the end if any failed for good, and what `BatchClient.ask` raises."""
     client = BatchClient(model.endpoint, model.requests, wait_s=WAIT_S)
     failed = 0
     for chosen in in_batches(missing, config):

@@ -47,7 +47,7 @@ class EvaluationResult:
 
     @property
     def last(self) -> "EvaluationResult":
-        """The evaluation itself, as of a run its last."""
+        """The evaluation itself, where a run has its last one."""
         return self
 
     @property

@@ -166,7 +166,7 @@ async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _parse(request: Request, read: Callable[[bytes], T], limit: int) -> T:
-    """Return what `read` makes of the body. Errors as of `_body` and `read`."""
+    """Return what `read` makes of the body. Raises what `_body` and `read` raise."""
     body = await _body(request, limit)
     return await asyncio.to_thread(read, body) if len(body) > MAX_INLINE_BYTES else read(body)
 

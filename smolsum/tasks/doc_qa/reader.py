@@ -25,7 +25,7 @@ def reading(text: str, prompt: Prompt) -> Reading:
 def answered(readings: Sequence[Reading], config: Config) -> list[Verdicts]:
     """Return which questions the reader of `config` answers rightly from each text; a model is asked about all at once.
 
-    Raises UsageError for rules where the questions are not made from facts, and errors as of `BatchClient.ask`.
+    Raises UsageError for rules where the questions are not made from facts, and what `BatchClient.ask` raises.
     """
     task = settings(config)
     if task.reader == RULES:
@@ -64,7 +64,7 @@ def check_reader(example: Mapping[str, Any], task: DocQaConfig) -> None:
 
 def measures(config: Config) -> dict[str, Any]:
     """Return the settings that measures depend on, and which models at which endpoints reader and grader are. Raises
-    UsageError as of `check_reader`."""
+    what `check_reader` raises."""
     task = settings(config)
     if task.reader == RULES:
         return task.measures

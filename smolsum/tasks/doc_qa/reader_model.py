@@ -112,7 +112,7 @@ def ask_model(readings: Sequence[Reading], task: DocQaConfig) -> list[Verdicts]:
 
 
 def rank(groups: Sequence[Sequence[Reading]], task: DocQaConfig) -> list[list[float] | None]:
-    """Return scores in [0, 1] of each group's summaries, as of `ranked`."""
+    """Return scores in [0, 1] of each group's summaries, as `ranked` does."""
 
     def question(n: int, order: Sequence[str]) -> Call:
         return rank_call(groups[n][0].document, order, task.max_words)

@@ -47,7 +47,7 @@ def score_answered(groups: Sequence[RolloutGroup], config: Config) -> Values:
 
 @described("[-1, 0]", "words over the limit, in limits, negative", by_length=True)
 def score_word_limit(groups: Sequence[RolloutGroup], config: Config) -> Values:
-    """Return PxG rewards in [-1, 0], as of `word_limit_reward`."""
+    """Return PxG rewards in [-1, 0], those of `word_limit_reward`."""
     limit = settings(config).max_words
     return [[word_limit_reward(count_words(r.text), limit) for r in group.rollouts] for group in groups]
 

@@ -141,7 +141,7 @@ class AddedFlags:
 
     @property
     def max_running(self) -> int:
-        """Rollouts that the server samples at a time; 0 for a value that is no number."""
+        """Rollouts that the server samples at a time; 0 for a value that is not a number."""
         given = self._value("--max-num-seqs")
         return MAX_RUNNING if given is None else int(given) if given.isdecimal() else 0
 

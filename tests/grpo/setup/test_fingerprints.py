@@ -4,7 +4,7 @@ import pytest
 
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
-from smolsum.grpo.setup.prepare import deciding, stage_fingerprint
+from smolsum.grpo.setup.fingerprints import deciding, stage_fingerprint
 from smolsum.tasks import TASKS
 
 PROVENANCE = {
