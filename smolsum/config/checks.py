@@ -57,6 +57,9 @@ def _of_stage(config: Config, name: str, sources: Mapping[str, str]) -> Iterator
         first = next(iter(stage.mix_end))
         what = f"has no {prefix}.mix to start from"
         yield Problem(f"{prefix}.mix_end.{first}", what, f"--set {prefix}.mix={{{first}=1.0}}")
+    if stage.learn == "references" and config.grpo.correction != "none":
+        what = "= 'references' has no sampler whose log-probs grpo.correction could compare"
+        yield Problem(f"{prefix}.learn", what, f"--set {prefix}.learn=best, or --set grpo.correction=none")
     limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer
     if "overlong" in stage.trained_rewards and buffer > limit:
         yield Problem(

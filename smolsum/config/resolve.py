@@ -45,7 +45,7 @@ INHERITED = {
     "constraints": "grpo.constraints",
 }
 """Where a stage takes a setting from that it leaves out."""
-OWN = {"steps": 0, "epochs": 1.0, "temperature_end": 0.0} | dict.fromkeys(
+OWN = {"steps": 0, "epochs": 1.0, "temperature_end": 0.0, "learn": "rewards"} | dict.fromkeys(
     ("temperature_schedule", "rewards_schedule"), "linear"
 )
 """What a stage alone has, with the values of those that it leaves out."""

@@ -129,6 +129,12 @@ def teaches_nothing(
     return found
 
 
+def likelihood_advantages(untaught: Any) -> mx.array:
+    """Return the advantages with which the loss of one text a group is its negative log-likelihood, 0 where the group
+    teaches nothing (boolean (P,)): float32 (P, 1)."""
+    return _array(np.where(untaught, 0.0, 1.0)[:, None])
+
+
 def most_spread(advantages_PG: Any, count: int) -> list[list[int]]:
     """Return the places of the `count` rollouts of each group whose advantages have the largest variance, ascending: P
     lists. They are some of the highest and the rest of the lowest, so that few splits are compared (max-variance

@@ -18,7 +18,7 @@ from smolsum.config.stages import stage_at
 from smolsum.config.targets import TARGET
 from smolsum.console import current_hook
 from smolsum.errors import PluginError, SmolsumError
-from smolsum.grpo.advantages import most_spread, step_advantages, teaches_nothing, zero_spread
+from smolsum.grpo.advantages import likelihood_advantages, most_spread, step_advantages, teaches_nothing, zero_spread
 from smolsum.grpo.constrained_values import measure as measure_constraints
 from smolsum.grpo.constrained_values import signals_needed
 from smolsum.grpo.constraints import Bounded
@@ -225,6 +225,8 @@ class BatchSampler:
         totals_PG = np.array(totals, dtype=np.float64)
         alike = teaches_nothing(totals_PG, scores, rewards, scale=self.config.grpo.advantage_scale)
         untaught = np.all([alike, *(zero_spread(one.progress) for one in measured)], axis=0)
+        if self.stage.learn == "references":
+            untaught = np.zeros_like(untaught)  # a single text teaches without anything to compare it with
         return Batch(groups, scores, totals_PG, untaught, measured, log.columns(), log.metrics())
 
     def _request(self, k: int, prompts: list[Prompt], first_place: int) -> GroupRequest:
@@ -233,17 +235,22 @@ class BatchSampler:
 
 
 def learn_from(
-    batch: Batch, weights: Mapping[str, float], multipliers: Sequence[float], grpo: GrpoConfig
+    batch: Batch, stage: StageConfig, multipliers: Sequence[float], grpo: GrpoConfig
 ) -> tuple[Batch, Any, list[dict[int, float]]]:
     """Return what the update learns from: the groups with all their rollouts or those that `grpo.update_rollouts`
-    keeps, their advantages, float32 (P, G), and these by a rollout's place among all of its group."""
+    keeps, their advantages, float32 (P, G), and these by a rollout's place among all of its group. Where a stage learns
+    from references or the best rollouts alone, each has the advantage 1: the gradient is that of their likelihood."""
 
     def advantages(of: Batch) -> Any:
-        return step_advantages(of.totals, of.scores, weights, of.measured, multipliers, grpo)
+        return step_advantages(of.totals, of.scores, stage.rewards, of.measured, multipliers, grpo)
 
     advantages_PG = advantages(batch)
     places = [list(range(len(group.rollouts))) for group in batch.groups]
-    if 0 < grpo.update_rollouts < len(places[0]):
+    if stage.learn != "rewards":
+        places = [[int(np.argmax(row))] for row in np.array(advantages_PG)]
+        batch = batch.keep(places)
+        advantages_PG = likelihood_advantages(batch.untaught)
+    elif 0 < grpo.update_rollouts < len(places[0]):
         places = most_spread(advantages_PG, grpo.update_rollouts)
         batch = batch.keep(places)
         advantages_PG = advantages(batch)  # relative to those that are kept

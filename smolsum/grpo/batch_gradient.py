@@ -38,6 +38,8 @@ def gradients(
     computes its share of the groups, and all return the sums over all groups.
     """
     objective = replace(config, beta=stage.beta)  # config.beta is only the default; the stage's own counts
+    if stage.learn != "rewards":
+        objective = replace(objective, loss="cispo")  # whose loss is the negative log-likelihood where the ratio is 1
     totals = batch_totals(groups, config, stage, max_new_tokens)
     kept = [p for p, group in enumerate(groups) if _teaches(group, advantages_PG[p].tolist(), config, stage)]
     skipped = {"batch/skipped_groups_frac": 1 - len(kept) / len(groups)}
@@ -62,9 +64,10 @@ def gradients(
             def of(arrays: Sequence[Any]) -> Any:
                 return None if arrays[p] is None else arrays[p][rows]
 
+            old = of(old_logps)  # a text that nobody sampled has a ratio of 1
             return loss_and_tally(
                 logp,
-                of(old_logps),
+                mx.stop_gradient(logp) if old is None else old,
                 advantages_PG[p, : len(groups[p].rollouts)][rows],
                 mask * trained_GT[rows],
                 objective,
@@ -81,7 +84,10 @@ def gradients(
         temperature=stage.temperature, join=merged, chunking=chunking,
     )  # fmt: skip
     gradient, total, tally = distributed.total(gradient), distributed.total(total).item(), over_ranks(tally)
-    return gradient, {"loss": total, **skipped, **{name: mean.item() for name, mean in loss_metrics(tally).items()}}
+    found = {name: mean.item() for name, mean in loss_metrics(tally).items()}
+    if all(one is None for one in sampled):  # nothing to compare the policy with
+        found = {name: mean for name, mean in found.items() if not name.startswith("sampling/")}
+    return gradient, {"loss": total, **skipped, **found}
 
 
 def batch_totals(
@@ -137,7 +143,9 @@ def _token_ids(group: RolloutGroup) -> TokenGroup:
     return TokenGroup(group.prompt.token_ids, [rollout.token_ids for rollout in group.rollouts])
 
 
-def _sampler_logprobs(group: RolloutGroup) -> mx.array:
-    """Return the sampler's own log-probs (G, T), right-padded with 0."""
+def _sampler_logprobs(group: RolloutGroup) -> mx.array | None:
+    """Return the sampler's own log-probs (G, T), right-padded with 0; None for references, which it did not sample."""
+    if not any(rollout.logprobs for rollout in group.rollouts):
+        return None
     longest = max(len(rollout.logprobs) for rollout in group.rollouts)
     return mx.array([[*rollout.logprobs, *[0.0] * (longest - len(rollout.logprobs))] for rollout in group.rollouts])

@@ -78,7 +78,7 @@ def _check(config: Config, previews: Previews, forecasts: dict[str, SmolsumError
             previews.split(config, "train")
         return
     splits = {name: previews.split(config, name) for name in SPLITS}
-    check_references(splits, {name: stage.used_signals for name, stage in config.stages.items()})
+    check_references(splits, config.stages)
     settings = asdict(config)
     del settings["run"], settings["stages"]
     key = digest([settings, any(stage.beta > 0 for stage in config.stages.values())])  # a reference takes memory

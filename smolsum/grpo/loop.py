@@ -33,7 +33,7 @@ from smolsum.grpo.stage_order import open_order
 from smolsum.grpo.validate import validate
 from smolsum.policy import distributed
 from smolsum.policy.memory import peak_gb, reset_peak
-from smolsum.rollout.source import Source
+from smolsum.rollout.source import ReferenceSource, Source
 from smolsum.runs.paths import open_run
 from smolsum.runs.writer import at_commit
 
@@ -90,6 +90,8 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
     session.load_optimizer(optimizer)
     steps, run_steps = at.plan[at.stage], sum(at.plan.values())
     first_step = at.step - at.stage_step + 1  # seeds and policy versions count over the whole run
+    if stage.learn == "references":
+        source = ReferenceSource(policy, config)
     order = open_order(session, setup, source.depth)
     multipliers = Multipliers(parse_constraints(stage.constraints), config.grpo)
     parts = (order, RewardBalance(config.grpo), multipliers)  # what changes with the steps; yours is one more
@@ -106,12 +108,12 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         sampler.request_ahead(k)  # workers sample while the update runs
         batch = sampled.take(chosen)
         now = sampler.stage_at_step(k)  # the weights that scored the step: `observe` moves those of the parts below
-        kept, advantages_PG, by_place = learn_from(batch, now.rewards, multipliers.values, config.grpo)
+        kept, advantages_PG, by_place = learn_from(batch, now, multipliers.values, config.grpo)
         grads, metrics = gradients(
             policy.model, kept.groups, advantages_PG, config.grpo, now,
             max_new_tokens=config.sampling.max_new_tokens, chunking=setup.memory.chunking, reference=reference,
         )  # fmt: skip
-        if config.grpo.hindsight:
+        if config.grpo.hindsight and stage.learn == "rewards":
             grads, copied = add_hindsight(
                 grads, policy.model, relabelled(batch, setup, now, k, steps), config.grpo, now,
                 rollouts=batch.totals.size, chunking=setup.memory.chunking,

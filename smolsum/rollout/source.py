@@ -17,7 +17,7 @@ from smolsum.policy.sampling import generate, rollout_seed
 from smolsum.rollout.sampling_count import SamplingCounter, ShowCount
 from smolsum.types import Prompt, Rollout, RolloutGroup, SamplingProgress, unheard
 
-WORKER = "local"
+WORKER, REFERENCE = "local", "reference"
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,28 @@ class LocalSource(Source):
         )  # fmt: skip
         count.add(groups)
         return exchanged(groups, request.prompts)
+
+
+class ReferenceSource(Source):
+    """The references of the data in place of rollouts, one for each prompt: which of several follows from the seed and
+    the step. Nobody sampled them, so they have no log-probs."""
+
+    def __init__(self, policy: Policy, config: Config) -> None:
+        self.policy, self.config = policy, config
+
+    def sample(self, request: GroupRequest) -> list[RolloutGroup]:
+        seeds = group_seeds(request, 1, self.config.train.seed)
+        return [
+            RolloutGroup(prompt, (self._rollout(prompt.references[seed % len(prompt.references)], request.step - 1),))
+            for prompt, (seed,) in zip(request.prompts, seeds, strict=True)
+        ]
+
+    def _rollout(self, text: str, version: int) -> Rollout:
+        """Return a text as a completion that ended, or that the token limit cut."""
+        ids, limit = self.policy.tokenizer.encode(text, add_special_tokens=False), self.config.sampling.max_new_tokens
+        ended = len(ids) < limit
+        whole = (*ids, self.policy.tokenizer.eos_token_id) if ended else tuple(ids[:limit])
+        return Rollout(whole, (), "stop" if ended else "length", version, REFERENCE, 0, text)
 
 
 class Receiver(Source):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import xxhash
 
-from smolsum.config.sections import DataConfig
+from smolsum.config.sections import DataConfig, StageConfig
 from smolsum.errors import UsageError
 from smolsum.rewards import FACTS
 from smolsum.tasks.data_files import kind_of, nearest_name
@@ -101,19 +101,24 @@ def load_split(data: DataConfig, split: str, *, references: bool = True) -> Spli
     return replace(found, no_references=problem.message, references_hint=problem.hint or "")
 
 
-def check_references(splits: Mapping[str, Split], stages: Mapping[str, Mapping[str, float]]) -> str:
-    """Return a warning if a split has no references; empty if all have some. Raises UsageError where a stage uses a
-    signal that compares with references (weights by stage and signal), and the splits that it is trained and validated
-    on have none."""
+def check_references(splits: Mapping[str, Split], stages: Mapping[str, StageConfig]) -> str:
+    """Return a warning if a split has no references; empty if all have some. Raises UsageError where a stage learns
+    from references or uses a signal that compares with them, and the splits that it is trained and validated on have
+    none."""
     lacking = {name: split for name, split in splits.items() if split.no_references}
     comparing = [name for name, facts in FACTS.items() if facts.by_reference]
     for name, split in lacking.items():
-        for stage, weights in stages.items():
-            compared = [signal for signal in comparing if weights.get(signal)]
+        for name_of_stage, stage in stages.items():
+            if stage.learn == "references" and name == "train":
+                raise UsageError(
+                    f"stage {name_of_stage} learns from references, but {split.no_references}",
+                    hint=f"{split.references_hint}; or --set stages.{name_of_stage}.learn=best, which needs none",
+                )
+            compared = [signal for signal in comparing if stage.used_signals.get(signal)]
             if compared and name in ("train", "validation"):
                 compare = "compares" if len(compared) == 1 else "compare"
                 raise UsageError(
-                    f"stage {stage} uses {' and '.join(compared)}, which {compare} with references, but "
+                    f"stage {name_of_stage} uses {' and '.join(compared)}, which {compare} with references, but "
                     f"{split.no_references}",
                     hint=f"{split.references_hint}; or --reward length, which needs none",
                 )

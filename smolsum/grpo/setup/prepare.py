@@ -108,8 +108,7 @@ def _load_prompts(
     judge cannot use, and for a judge where several ranks would each ask it."""
     splits = {name: task.prompts.load(config, name) for name in SPLITS}
     warnings = [*task.warnings(config), *(split.left_out for split in splits.values() if split.left_out)]
-    used = {name: stage.used_signals for name, stage in config.stages.items()}
-    warnings += filter(None, [check_references(splits, used)])
+    warnings += filter(None, [check_references(splits, config.stages)])
     check_columns(task, splits, config)
     check_endpoint(config)
     if config.judge.model and not distributed.alone():
@@ -194,7 +193,7 @@ def forecast(config: Config, splits: Mapping[str, Split] | None = None) -> Memor
         return None
     policy, task = load_outline(config), TASKS[config.task.name]
     splits = splits or {name: task.prompts.load_preview(config, name) for name in SPLITS}
-    check_references(splits, {name: one.used_signals for name, one in config.stages.items()})
+    check_references(splits, config.stages)
     check_columns(task, splits, config)
     check_endpoint(config)
     measure = task.evaluation.measurer(list(splits.values()), config)  # refuses a reader that cannot read these data
