@@ -157,7 +157,7 @@ def _of_difficulty(config: Config, task: ConfigurableTask) -> Iterator[Problem]:
         for table in ("mix", "mix_end"):
             for kind in getattr(stage, table):
                 if kind not in bands:
-                    what = f"is a share of {kind!r}, which is no band of difficulty.bands"
+                    what = f"is a share of {kind!r}, which is not a band of difficulty.bands"
                     yield Problem(f"stages.{name}.{table}.{kind}", what, nearest(kind, bands))
 
 

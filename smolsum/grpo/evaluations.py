@@ -45,7 +45,7 @@ def evaluate(session: Session, label: str, *, on_sample: bool = False) -> None:
     part = replace(job, prompts=start_sample(session.setup, session.config)) if on_sample else job
     if (read_summary(folder).n if has_scores(folder) else 0) < len(part.prompts):
         keeper.interruptible = True  # no step has to be finished: a stop ends it at once
-        # where other evaluations have completions of the whole split, all of it takes no more time than a sample
+        # where other evaluations have all completions nothing is sampled, so the whole split need not wait
         _evaluate(session, keeper, part if needs_sampling(job) else job)
         keeper.interruptible = False
     keeper.results[label] = read_summary(folder).metrics  # also where an earlier attempt made it

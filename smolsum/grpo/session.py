@@ -109,7 +109,7 @@ class Session:
             yield
         except SmolsumError:
             self.at.step, self._leaving = self.at.step - 1, True  # the step under way is lost
-            if self.at.stage_step:  # the start of a stage is the end of the one before, which is saved
+            if self.at.stage_step:  # else the stage is where it began: at the model, or at a checkpoint that is kept
                 self._save(optimizer)
             if self.should_stop():
                 raise self.keeper.stopped() from None

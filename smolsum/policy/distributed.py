@@ -1,5 +1,5 @@
-"""Processes (ranks) that train one model together, as `mlx.launch` starts them. In a single process
-nothing is exchanged: sums, extremes and shares are the argument itself.
+"""Processes (ranks) that train one model together, as `mlx.launch` starts them. In a single process nothing is
+exchanged: sums, extremes and shares are the argument itself.
 
 Every rank must make the same calls in the same order. Arrays travel through `mx.distributed`.
 """

@@ -94,10 +94,10 @@ def test_a_start_that_is_stopped_at_the_end_goes_on(
     """Ctrl-C while the last prompts are completed: nothing is trained again, and the start ends the same."""
     own = loop.evaluate
 
-    def stopped(session: Session, label: str, *, sample: bool = False) -> None:
-        if label == "start" and not sample:
+    def stopped(session: Session, label: str, *, on_sample: bool = False) -> None:
+        if label == "start" and not on_sample:
             os.kill(os.getpid(), signal.SIGINT)
-        own(session, label, sample=sample)
+        own(session, label, on_sample=on_sample)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "evaluate", stopped)

@@ -156,7 +156,7 @@ class _Reader:
         found = [self._tensor(number) for number in range(count)]
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-            raise self._damaged(f"general.alignment = {_shortened(alignment)} is no power of 2")
+            raise self._damaged(f"general.alignment = {_shortened(alignment)} is not a power of 2")
         start = -(-self._at // alignment) * alignment
         tensors: dict[str, TensorInfo] = {}
         for name, kind, shape, offset in found:
