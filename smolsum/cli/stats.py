@@ -34,9 +34,7 @@ def stats(
         typer.Option(help="Alternative hypothesis: B differs, is greater, is less."),
     ] = "two-sided",
     matched: Annotated[bool, typer.Option("--matched", help="Pair the runs of both arms in the order given.")] = False,
-    form: Annotated[
-        Literal["table", "md", "csv", "json"], typer.Option("--format", help="How results are written.")
-    ] = "table",
+    form: Annotated[Literal["table", "md", "csv", "json"], typer.Option("--format", help="Output format.")] = "table",
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of resampling.")] = 0,
     plain: Annotated[bool, typer.Option("--plain", help="No colour.")] = False,
 ) -> None:

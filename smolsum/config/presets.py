@@ -68,8 +68,8 @@ def task_presets(task: str) -> TaskPresets:
 
 
 class ConfigurableTask(Protocol):
-    """What a configuration needs to know of a task; `smolsum.tasks.base.Task`, of a higher floor, explains each
-    field."""
+    """What a configuration needs to know of a task; `smolsum.tasks.base.Task`, of a package above this one,
+    explains each field."""
 
     @property
     def name(self) -> str: ...

@@ -1,6 +1,6 @@
 """The course of a stage: how many optimizer steps it has, what changes from the first to the last (temperature, weights
 of rewards, mix of prompts), and which kinds of prompts it takes: in an epoch all, or as many as a mix allows; where the
-mix changes, a kind for each place of each step.
+mix changes, a kind for each place of each step. The learning rate has its own course (`smolsum/grpo/learning_rate.py`).
 
 `stage_at` is a pure function of the step. So rollouts that are sampled ahead get the temperature of the step that
 learns from them, and a resumed run continues where the schedule was.

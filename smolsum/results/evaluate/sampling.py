@@ -158,11 +158,13 @@ def complete_by_api(
 
 
 def _call(prompt: Prompt) -> Call:
+    # without `sampling.max_new_tokens`: an API completes at its own length, as at its own temperature
     system = "\n".join(m["content"] for m in prompt.messages if m["role"] == "system")
     return Call(prompt.source, None, itemgetter("text"), system)
 
 
 def _group(prompt: Prompt, text: str, endpoint: Endpoint, tokenizing: Policy) -> RolloutGroup:
+    # an API returns no token ids: these are ours, with an end of sequence, so that `Rollout.length` counts the text
     ids = tuple(tokenizing.tokenizer.encode(text, add_special_tokens=False))
     ended = (*ids, min(tokenizing.eos_ids))
     return RolloutGroup(prompt, (Rollout(ended, (), "stop", 0, endpoint.model, 0, text),))
