@@ -89,6 +89,17 @@ def serve_worker(
         python = str(Path(python).expanduser().absolute())
     work_dir = work_dir and work_dir.absolute()
     settings = Settings(
-        model, path, engine, host, secret, dtype, quantize, max_model_len, python, lora_rank, work_dir, added
+        model=model,
+        path=path,
+        engine=engine,
+        host=host,
+        token=secret,
+        dtype=dtype,
+        quantize=quantize,
+        max_model_len=max_model_len,
+        vllm_python=python,
+        lora_rank=lora_rank,
+        work_dir=work_dir,
+        added=added,
     )
     serve(settings, listener, console.data)

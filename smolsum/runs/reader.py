@@ -26,7 +26,9 @@ from smolsum.runs.typed_json import read_object, salvage
 
 R = TypeVar("R", bound=msgspec.Struct)
 CHUNK = 1 << 20
+"""Bytes that are read at a time."""
 EVENTS = 200
+"""Newest events that are kept."""
 LAST_BYTES = 1 << 15
 """Bytes at the end of metrics.jsonl that have the newest steps."""
 LOGS, LOG_BYTES = 5, 1 << 16

@@ -181,7 +181,7 @@ def texts_of(folder: Path) -> Path | None:
     return next((path for path in (folder / GENERATIONS, folder / SCORES) if path.is_file()), None)
 
 
-def measures_of(folder: Path) -> dict[str, dict[str, float | None]]:
+def scores_of(folder: Path) -> dict[str, dict[str, float | None]]:
     """Return what was measured of each example, by its id: numbers, None for a missing value."""
     found = {}
     for _, block in line_blocks(folder / SCORES):
@@ -222,7 +222,7 @@ def as_rollout(line: bytes, measured: Mapping[str, Mapping[str, float | None]]) 
 def read_samples(folder: Path) -> EvaluationSamples:
     """Return the first completion of each example of an evaluation; none while there is no file. They are in the order
     of the scores, the examples without scores after them."""
-    path, measured = texts_of(folder), measures_of(folder)
+    path, measured = texts_of(folder), scores_of(folder)
     found: dict[str, SampledRollout] = {}
     tokens: dict[str, int] = {}
     for _, block in line_blocks(path) if path else ():

@@ -21,7 +21,7 @@ from smolsum.runs.evaluation_records import SUMMARY
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_leniently
 from smolsum.runs.records import RunSettings, SampledRollout
-from smolsum.runs.samples import as_rollout, as_sample, cleaned, error_size, measures_of, texts_of
+from smolsum.runs.samples import as_rollout, as_sample, cleaned, error_size, scores_of, texts_of
 
 MAX_HITS = 200_000
 """Samples whose numbers are kept; further ones are only counted."""
@@ -207,7 +207,7 @@ class Scan:
         measured: Mapping[str, Mapping[str, float | None]] | None = None
         for offset, line in self._lines(path, self._ends.get(name, 0)):
             if line.endswith(b"\n"):  # else it is still being written
-                measured = measures_of(folder) if measured is None else measured
+                measured = scores_of(folder) if measured is None else measured
                 self._take(name, offset, as_rollout(line, measured))
         self._ends[name] = self._read_to
 

@@ -73,7 +73,7 @@ class Choice:
     reason: str = "length"
 
 
-class Chat:
+class OpenAIApi:
     """Answers OpenAI's requests with rollouts of a service."""
 
     def __init__(self, service: Service) -> None:
