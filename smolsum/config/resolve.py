@@ -160,7 +160,7 @@ def resolve(
     layers = [read_for(task, kind, name) for kind, name in shipped if kind != "strategies"]
     if model is not None:
         path, preset = _model_layer(model, task)
-        typed.insert(0, Entry("model.path", path, "flag --model"))
+        typed.insert(0, Entry("model.path", path, "flag --model"))  # first, so that --set model.path is stronger
         layers.insert(0, preset)
     elif any(entry.key == "model.path" for layer in [*layers, own, typed] for entry in layer):
         layers.insert(0, task_defaults(task))
@@ -192,6 +192,7 @@ def find_schema(
     """Return the keys that a configuration may have, which its task decides. Arguments and errors as of `resolve`."""
     own = [] if config_file is None else read_file(config_file)
     named = [Entry(key, value, "flag") for key, value in flags.items() if value is not None]
+    # the last --set of a key counts, and `_find_task` takes the first
     bare = [Entry(key, text.strip("\"'"), "--set") for key, text in map(_split_set, reversed(sets))]
     return Schema(_find_task([*bare, *named, *own], tasks), tuple(tasks))
 

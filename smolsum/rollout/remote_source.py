@@ -75,6 +75,7 @@ class WorkerSampler:
         expected = ExpectedModel(identity(policy), longest, policy.eos_ids)
         urls = worker_urls(settings.urls)
         asyncio.run(preflight(urls, token, expected, settings.timeout_s))
+        # the versions of every run count from 0: by this id workers tell them apart
         metadata: dict[str, Any] = {"run": secrets.token_hex(8)}
         if policy.lora:
             metadata["lora"] = asdict(policy.lora)

@@ -51,6 +51,7 @@ class Wanted:
         """Whether lines of JSON, in lower case, may have such a sample."""
         wanted = self.prompt_id or self.text
         mark = json.dumps(wanted.lower(), ensure_ascii=False)[1:-1]
+        # whoever wrote the file may have escaped what is not ASCII
         return mark in content or (not wanted.isascii() and "\\u" in content)
 
 

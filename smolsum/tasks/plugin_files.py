@@ -150,7 +150,7 @@ def _executed(plugin: Plugin) -> ModuleType:
         # stdout belongs to the results of the command; `chdir` undoes a change of the folder by the file
         with redirect_stdout(sys.stderr), chdir("."):
             loader.exec_module(module)
-    except BaseException as error:
+    except BaseException as error:  # sys.exit() in the file, for example
         _forget(name)
         if isinstance(error, KeyboardInterrupt):
             raise

@@ -56,6 +56,7 @@ def use_plugins(files: Sequence[str] = (), functions: Sequence[Callable[..., Any
     plugin that fails is left out with a warning.
     """
     installed = entry_points(group=GROUP)
+    # `_loaded`: an earlier call may have added what this one does not name
     if not (files or functions or installed or _loaded):
         return
     if not _shipped:

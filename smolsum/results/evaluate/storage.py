@@ -72,6 +72,7 @@ def write_scores(
     """
     folder.mkdir(parents=True, exist_ok=True)
     replace(folder / SCORES, b"".join(encode(Score, dict(row)) for row in rows), retry)
+    # last, as it marks a finished evaluation (`has_scores`)
     summary = {"schema_version": SCHEMA_VERSION, "n": len(rows), **origin, "metrics": metrics}
     replace(folder / SUMMARY, encode(Summary, summary, indent=2), retry)
 

@@ -281,6 +281,7 @@ class ReportInputs:
     def rated_headlines(self) -> tuple[Metric, ...]:
         """The headlines of which some values are better: as the evaluations state them, or else as the task has them
         now."""
+        # backwards, so that what the first evaluation says of a metric stays
         found = {
             one.name: Metric(one.name, one.title, one.form, better=one.better, role=one.role, column=one.column)
             for e in reversed(self.evaluations)
