@@ -380,6 +380,7 @@ def _train_and_watch(
 
     if not able_to_draw():
         raise UsageError("--watch needs a terminal that can be redrawn", hint="leave --watch out")
+    # --plain, as its output goes to a file, from which `launch` prints it
     launched, paths = launch([*(one for one in arguments if one not in VIEW_FLAGS), "--plain"], runs_dir)
     if paths is not None:  # else the training has printed why
         try:

@@ -122,7 +122,7 @@ def read_file(path: Path) -> list[Entry]:
     Raises UsageError where the file is missing, unreadable or not TOML (with line and column).
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
         document = tomli.loads(text)
     except tomli.TOMLDecodeError as error:
         raise UsageError(

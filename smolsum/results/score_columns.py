@@ -168,6 +168,7 @@ def group_seeds(items: Iterable[tuple[T, Mapping[str, Any] | None]]) -> list[lis
     configuration, and those of a group in which a seed occurs twice, stay alone."""
     groups: dict[str, list[tuple[T, Any]]] = {}
     for number, (item, config) in enumerate(items):
+        # its number makes an item without a configuration differ from all others
         settings = {key: value for key, value in (config or {"alone": number}).items() if key != "run"}
         train = dict(settings.get("train", {}))
         seed = train.pop("seed", None)

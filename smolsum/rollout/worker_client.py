@@ -247,6 +247,7 @@ class PoolWorker:
         check(self.url, health, self.client.expected)
         if health.state != "ready":
             raise WorkerError(f"{self.url} is {health.state}", hint=f"wait; its last error: {health.last_error}")
+        # a version that was not published here, such as another run's, counts as unknown, and an anchor replaces it
         if publisher.knows(health.version, health.weights):
             self.version = health.version
         if self.version == newest.number:

@@ -133,6 +133,7 @@ def _check_targets(config: Config) -> None:
         )
     make_targets(task.targets, task.held_out_targets)
     try:
+        # of two targets, which a text that states its target tells apart
         texts = {task.length_request.format(target=target, unit=task.unit) for target in (1, 2)}
     except (LookupError, ValueError) as error:
         raise UsageError(
