@@ -219,7 +219,7 @@ class PairReader:
 
     def _load(self, names: list[str]) -> None:
         for name in names:
-            version = self._version(name)
+            version = self._version(name)  # before the files are read: what comes meanwhile makes this stale
             self._known[name] = version, read_samples(self._run.paths.evaluations / name)
 
     def _sorted(self, before: EvaluationSamples, after: EvaluationSamples, options: ViewOptions) -> list[str]:
