@@ -368,7 +368,7 @@ def _build(given: dict[str, Given], schema: Schema) -> Resolved:
     stages = {name: _stage(name, given, sources, schema, sections["task"]) for name in _stage_names(given)}
     config = Config(**sections, stages=stages)
     check_together(config, sources, schema.task)
-    # for its errors; its warnings are given when the data is known (`Task.warnings`)
+    # for its errors alone: `Task.warnings` returns its warnings to those who show them
     schema.task.check(config)
     return Resolved(config, sources)
 

@@ -333,7 +333,8 @@ def reserved_here(urls: str) -> float:
     """Return the bytes that those of these workers (`workers.urls`) take that run on this machine.
 
     A Mac does not say how much memory is still free: a trainer next to a worker would plan with what that holds. A
-    worker that does not answer counts as 0: the trainer says so when it connects to it.
+    worker that does not answer counts as 0: the trainer says so when it connects to it. Raises UsageError for a token
+    that a header cannot carry.
     """
     return float(sum(_reserved(url) for url in worker_urls(urls) if _is_here(url)))
 
