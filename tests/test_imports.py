@@ -56,7 +56,10 @@ def test_help_lists_tasks(command: str) -> None:
         # a run that is not on a terminal shows its progress without Rich
         ("from smolsum.grpo.progress import Progress\nwith Progress() as p: p.phase('loading')", set()),
         # scores are compared without MLX and without any library of models
-        ("import smolsum.stats, smolsum.results.compare, smolsum.results.score_columns", {"numpy", "polars", "scipy"}),
+        (
+            "import smolsum.stats, smolsum.results.comparison_text, smolsum.results.score_columns",
+            {"numpy", "polars", "scipy"},
+        ),
         # a page of text needs no app
         ("import smolsum.watch.app, smolsum.watch.start_trainer", {"rich", "textual"}),
         ("import smolsum.watch.layout, smolsum.watch.start_trainer", {"rich"}),

@@ -51,9 +51,9 @@ def data(
     from smolsum.tasks.data import check_references
     from smolsum.tasks.data_files import SPLITS
     from smolsum.tasks.hub_data import commit_of
-    from smolsum.tasks.plugins import name_plugins
+    from smolsum.tasks.plugins import use_named_plugins
 
-    task = name_plugins(plugin or [], task, config)[0] or task
+    task = use_named_plugins(plugin or [], task, config).task or task
     flags = {"task.name": task}
     resolved = resolve(TASKS, presets=preset or [], config_file=config, sets=sets or [], flags=flags)
     chosen = TASKS[task]

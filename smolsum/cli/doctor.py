@@ -31,7 +31,7 @@ def doctor(
 ) -> None:
     """Check what this machine can do, and print a command for each shortcoming.
 
-    Shows no key, and loads no model but that of --model. The exit code is 4 if something fails that training needs or
+    Prints no keys, and loads a model only with --model. The exit code is 4 if something fails that training needs or
     that you set up.
     """
     from smolsum.config.resolve import model_path

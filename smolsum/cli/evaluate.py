@@ -72,20 +72,19 @@ class MeasureFlags:
         float, typer.Option(metavar="S", min=0.1, help="Seconds that an answer of the judge may take.")
     ] = 120.0
     attempts: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Times that a question is asked before it is missing.")
+        int, typer.Option(metavar="N", min=1, help="Attempts at a question before its score counts as missing.")
     ] = 6
     fresh: Annotated[
         bool,
-        typer.Option(
-            "--fresh",
-            help="Make anew what other evaluations have: completions of the same model, and answers of the judge.",
-        ),
+        typer.Option("--fresh", help="Reuse nothing from other evaluations: sample again and ask the judge again."),
     ] = False
     temperature: Annotated[float, typer.Option(metavar="T", min=0.0, help="Sampling temperature; 0 is greedy.")] = 0.0
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of sampling above temperature 0.")] = 0
     seeds: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="Evaluate with N seeds, from that of --seed on; above temperature 0."),
+        typer.Option(
+            metavar="N", min=1, help="Evaluate with each of N seeds, counting up from --seed; above temperature 0."
+        ),
     ] = 1
     samples: Annotated[
         int, typer.Option(metavar="N", min=1, help="Completions of each prompt, for pass@k; above temperature 0.")
@@ -102,7 +101,10 @@ class MeasureFlags:
     max_cost: Annotated[
         float | None,
         typer.Option(
-            metavar="DOLLARS", min=0.0, help="Stop before the judges of all evaluations cost more.", show_default=False
+            metavar="DOLLARS",
+            min=0.0,
+            help="Stop before the judges cost more than this over all evaluations.",
+            show_default=False,
         ),
     ] = None
 
@@ -162,7 +164,7 @@ def evaluate(
     """Measure a model on a split, ask a judge about it, and print the folder of the scores.
 
     \b
-    Without a judge, then with one (what is there is not made again):
+    Without a judge, then with one (existing results are reused):
       smolsum eval runs/mine
       smolsum eval runs/mine --judge gpt-5-mini-2025-08-07 --rounds 5
     Any OpenAI-compatible server can judge:
@@ -175,9 +177,9 @@ def evaluate(
     Judgements that fail are missing, never 0; the same command asks for them again.
     """
     output.apply()
-    from smolsum.tasks.plugins import name_plugins
+    from smolsum.tasks.plugins import use_named_plugins
 
-    task, _ = name_plugins(flags.plugin or [], task, flags.config)
+    task = use_named_plugins(flags.plugin or [], task, flags.config).task
     judging = _judge_options(flags, quiet=output.quiet)
     selected = bool(model or strategy or reward)
     if selected == (subject is not None):
@@ -256,9 +258,9 @@ def baseline(
       smolsum stats --paired runs/baseline-tiny-50-words-test runs/baseline-tiny-64-tokens-test
     """
     output.apply()
-    from smolsum.tasks.plugins import name_plugins
+    from smolsum.tasks.plugins import use_named_plugins
 
-    task, _ = name_plugins(flags.plugin or [], task, flags.config)
+    task = use_named_plugins(flags.plugin or [], task, flags.config).task
     judging = _judge_options(flags, quiet=output.quiet)
     from smolsum.grpo.grid import select
 

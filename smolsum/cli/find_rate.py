@@ -44,7 +44,9 @@ class SweepFlags:
     ] = False
     rates: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="With --find-lr: rates, by comma.  [default: five around the run's own]"),
+        typer.Option(
+            metavar="LIST", help="With --find-lr: rates, separated by commas.  [default: five around the run's own]"
+        ),
     ] = None
     trial_steps: Annotated[
         int, typer.Option(metavar="N", min=1, help="With --find-lr: optimizer steps with each rate.")

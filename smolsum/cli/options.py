@@ -44,7 +44,7 @@ WorkerFlag = Annotated[
     typer.Option(
         "--worker",
         metavar="URL",
-        help="Let this `smolsum serve-worker` sample; repeatable.  [default: $SMOLSUM_WORKERS, by comma]",
+        help="Let this `smolsum serve-worker` sample; repeatable.  [default: $SMOLSUM_WORKERS, separated by commas]",
     ),
 ]
 PresetFlag = Annotated[
@@ -79,7 +79,7 @@ def set_option(examples: str) -> Any:
 class OutputFlags:
     """How much a long command prints, and how."""
 
-    plain: Annotated[bool, typer.Option("--plain", help="No colour, no bar: one plain line a report.")] = False
+    plain: Annotated[bool, typer.Option("--plain", help="No colour and no progress bar: one line per update.")] = False
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.")] = False
 
     def apply(self) -> None:

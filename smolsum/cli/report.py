@@ -14,9 +14,7 @@ def report(
         list[str],
         typer.Argument(metavar="RUNS", help="Runs and baselines, by name or path; runs/* for all.", show_default=False),
     ],
-    form: Annotated[
-        Literal["html", "md", "json", "latex"], typer.Option("--format", help="How the report is written.")
-    ] = "html",
+    form: Annotated[Literal["html", "md", "json", "latex"], typer.Option("--format", help="Output format.")] = "html",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -30,7 +28,7 @@ def report(
     """Write the tables and figures of a study from its runs; print the file.
 
     \b
-    One page that loads nothing:
+    One self-contained page:
       smolsum report runs/*
     For a paper:
       smolsum report runs/* --format latex

@@ -156,7 +156,7 @@ def _delete(found: Sequence[Listed], *, agreed: bool) -> None:
         steps = "" if one.step is None else f", step {one.step}"
         size = sum(path.stat().st_size for path in Path(one.path).rglob("*") if path.is_file())
         console.narrate(f"{one.path} ({one.kind}, {one.state}{steps}, {size / 1e6:,.1f} MB)")
-    with ExitStack() as locks:
+    with ExitStack() as locks:  # held to the end, so that no run is resumed while it is deleted
         for paths in (RunPaths(Path(one.path)) for one in found if one.kind == "run"):
             if paths.lock.exists():
                 locks.enter_context(acquire(paths))

@@ -77,18 +77,29 @@ def serve_worker(
     from smolsum.tasks import TASKS
 
     path = model_path(model, TASKS)
-    if Path(path).exists():
+    if Path(path).exists():  # vLLM's process has another working directory
         path = str(Path(path).absolute())
     secret = token if token is not None else os.environ.get("SMOLSUM_WORKER_TOKEN") or None
     listener = listen(host, port, secret)
     from smolsum.rollout.worker.server import Settings, serve  # loads MLX
 
-    # vLLM's process has another working directory; not resolve(), as Python finds its environment by the link
+    # absolute as the path above, but not by resolve(): Python finds its environment by the link
     python = vllm_python or sys.executable
     if os.sep in python:
         python = str(Path(python).expanduser().absolute())
     work_dir = work_dir and work_dir.absolute()
     settings = Settings(
-        model, path, engine, host, secret, dtype, quantize, max_model_len, python, lora_rank, work_dir, added
+        model=model,
+        path=path,
+        engine=engine,
+        host=host,
+        token=secret,
+        dtype=dtype,
+        quantize=quantize,
+        max_model_len=max_model_len,
+        vllm_python=python,
+        lora_rank=lora_rank,
+        work_dir=work_dir,
+        added=added,
     )
     serve(settings, listener, console.data)

@@ -34,9 +34,7 @@ def stats(
         typer.Option(help="Alternative hypothesis: B differs, is greater, is less."),
     ] = "two-sided",
     matched: Annotated[bool, typer.Option("--matched", help="Pair the runs of both arms in the order given.")] = False,
-    form: Annotated[
-        Literal["table", "md", "csv", "json"], typer.Option("--format", help="How results are written.")
-    ] = "table",
+    form: Annotated[Literal["table", "md", "csv", "json"], typer.Option("--format", help="Output format.")] = "table",
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of resampling.")] = 0,
     plain: Annotated[bool, typer.Option("--plain", help="No colour.")] = False,
 ) -> None:
@@ -70,17 +68,18 @@ def stats(
             hint="name A and B, or --vs-baseline A for many, or join the runs of one arm with ','",
         )
 
-    from smolsum.results.compare import Options, against_baseline, compare_two, correlations, show
+    from smolsum.results.compare import TestOptions, against_baseline, compare_two, correlations
+    from smolsum.results.comparison_text import show
     from smolsum.results.score_columns import combine_seeds, distinct, load_arm
 
-    options = Options(tuple(metric or ()), alternative, matched, seed)
+    options = TestOptions(tuple(metric or ()), alternative, matched, seed)
     arms = [load_arm(argument) for argument in scores]
     if vs_baseline is not None:
         baseline = load_arm(vs_baseline)
-        report = against_baseline(baseline, combine_seeds(distinct(arms, baseline=baseline)), options)
+        comparison = against_baseline(baseline, combine_seeds(distinct(arms, baseline=baseline)), options)
     elif correlation:
-        report = correlations(distinct(arms), options)
+        comparison = correlations(distinct(arms), options)
     else:
         a, b = arms
-        report = compare_two(a, b, options)
-    show(report, form)
+        comparison = compare_two(a, b, options)
+    show(comparison, form)

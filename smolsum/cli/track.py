@@ -56,7 +56,7 @@ def track(
     from smolsum.runs.tracker_packages import check_tracker
 
     paths = open_run(run, runs_folder(runs_dir))
-    seen = Run(paths, last_bytes=1)
+    seen = Run(paths, last_bytes=1)  # for its settings alone
     seen.poll()
     settings = seen.config.get("run", {})
     known = sorted(path.stem for path in paths.trackers.glob("*.json"))

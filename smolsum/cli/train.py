@@ -81,7 +81,7 @@ def train(
         typer.Option(
             metavar="TEXT",
             help="What rollouts have to obey while the reward is maximised, such as 'length in 59..69: 0.99' (a share "
-            "of them) or 'meteor >= 0.3' (their mean); repeatable; none: nothing.  [default: the strategy's]",
+            "of them) or 'meteor >= 0.3' (their mean); repeatable; none: no constraint.  [default: the strategy's]",
         ),
     ] = None,
     plugin: PluginFlag = None,
@@ -99,19 +99,19 @@ def train(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Keep the run there too while it trains (s3://BUCKET/FOLDER, or any fsspec URL); none: nowhere.",
+            help="Keep the run there too while it trains (s3://BUCKET/FOLDER, or any fsspec URL); none: no copy.",
         ),
     ] = None,
     track: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help=f"Show the run in this experiment tracker too ({', '.join(TRACKERS)}); repeatable; none: in none.",
+            help=f"Show the run in this experiment tracker too ({', '.join(TRACKERS)}); repeatable; none: no tracker.",
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of everything random.")] = None,
     seeds: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Train with N seeds, from that of --seed on.")
+        int | None, typer.Option(metavar="N", min=1, help="Train once with each of N seeds, counting up from --seed.")
     ] = None,
     resume: Annotated[
         str | None,
@@ -121,7 +121,7 @@ def train(
         bool, typer.Option("--watch", help="Train in a separate process, and open the live view on it.")
     ] = False,
     ascii: Annotated[bool, typer.Option("--ascii", help="With --watch: draw with ASCII characters only.")] = False,
-    readonly: Annotated[bool, typer.Option("--readonly", help="With --watch: without pause and stop.")] = False,
+    readonly: Annotated[bool, typer.Option("--readonly", help="With --watch: disable pause and stop.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print all settings with their sources and the steps; stop.")
     ] = False,
@@ -133,7 +133,7 @@ def train(
       smolsum train --model tiny --strategy finetuned --reward meteor
     The learning rate for a model of your own:
       smolsum train --model ./my-model --find-lr
-    The whole study; what is done is not trained again:
+    The whole study; finished runs are not trained again:
       smolsum train --model all --strategy all --reward all --dry-run
     """
     output.apply()
@@ -151,9 +151,10 @@ def train(
     from smolsum.config.resolve import render_with_sources, resolve
     from smolsum.grpo.grid import Previews, plan, select, variants
     from smolsum.tasks import TASKS
-    from smolsum.tasks.plugins import name_plugins
+    from smolsum.tasks.plugins import use_named_plugins
 
-    task, plugins = name_plugins(plugin or [], task, config)
+    named = use_named_plugins(plugin or [], task, config)
+    task = named.task
     place = {
         "workers.urls": worker_list(worker),
         "run.mirror": "" if mirror == "none" else mirror,
@@ -161,7 +162,7 @@ def train(
     }
     flags = {
         "task.name": task,
-        "run.plugins": plugins,
+        "run.plugins": named.files,
         "grpo.constraints": None if constraint is None else "; ".join(one for one in constraint if one != "none"),
         "train.seed": seed,
         "run.name": name,
@@ -379,6 +380,7 @@ def _train_and_watch(
 
     if not able_to_draw():
         raise UsageError("--watch needs a terminal that can be redrawn", hint="leave --watch out")
+    # --plain, as its output goes to a file, from which `launch` prints it
     launched, paths = launch([*(one for one in arguments if one not in VIEW_FLAGS), "--plain"], runs_dir)
     if paths is not None:  # else the training has printed why
         try:

@@ -44,7 +44,7 @@ def watch(
         typer.Argument(metavar="RUN2 ...", help="Further runs, drawn next to the first.", show_default=False),
     ] = None,
     runs_dir: RunsFlag = None,
-    readonly: Annotated[bool, typer.Option("--readonly", help="Without pause and stop.")] = False,
+    readonly: Annotated[bool, typer.Option("--readonly", help="Disable pause and stop.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Print the page as plain text and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print state, metrics and alerts as JSON and exit.")] = False,
     ascii: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")] = False,
@@ -55,8 +55,8 @@ def watch(
 ) -> None:
     """Look at a run while it trains, or afterwards.
 
-    The view only reads: q and Ctrl-C leave it, the run continues. Space pauses the run after its step and S stops it,
-    both with a checkpoint; ? shows all keys.
+    The view only reads: q or Ctrl-C closes it, and the run continues. Space pauses the run after its step and S stops
+    it, both with a checkpoint; ? shows all keys.
     """
     if once and as_json:
         raise UsageError("--once and --json cannot be combined", hint="leave one out")

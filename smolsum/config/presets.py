@@ -68,8 +68,8 @@ def task_presets(task: str) -> TaskPresets:
 
 
 class ConfigurableTask(Protocol):
-    """What a configuration needs to know of a task; `smolsum.tasks.base.Task`, of a higher floor, explains each
-    field."""
+    """What a configuration needs to know of a task; `smolsum.tasks.base.Task`, of a package above this one,
+    explains each field."""
 
     @property
     def name(self) -> str: ...
@@ -122,7 +122,7 @@ def read_file(path: Path) -> list[Entry]:
     Raises UsageError where the file is missing, unreadable or not TOML (with line and column).
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
         document = tomli.loads(text)
     except tomli.TOMLDecodeError as error:
         raise UsageError(

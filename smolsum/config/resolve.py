@@ -160,7 +160,7 @@ def resolve(
     layers = [read_for(task, kind, name) for kind, name in shipped if kind != "strategies"]
     if model is not None:
         path, preset = _model_layer(model, task)
-        typed.insert(0, Entry("model.path", path, "flag --model"))
+        typed.insert(0, Entry("model.path", path, "flag --model"))  # first, so that --set model.path is stronger
         layers.insert(0, preset)
     elif any(entry.key == "model.path" for layer in [*layers, own, typed] for entry in layer):
         layers.insert(0, task_defaults(task))
@@ -192,6 +192,7 @@ def find_schema(
     """Return the keys that a configuration may have, which its task decides. Takes and raises what `resolve` does."""
     own = [] if config_file is None else read_file(config_file)
     named = [Entry(key, value, "flag") for key, value in flags.items() if value is not None]
+    # the last --set of a key counts, and `_find_task` takes the first
     bare = [Entry(key, text.strip("\"'"), "--set") for key, text in map(_split_set, reversed(sets))]
     return Schema(_find_task([*bare, *named, *own], tasks), tuple(tasks))
 
@@ -359,6 +360,7 @@ def _build(given: dict[str, Given], schema: Schema) -> Resolved:
             values[field.name], sources[f"{name}.{field.name}"] = item.value, item.source
         sections[name] = record(**values)
     for key, (value, source, *instead) in sections["task"].derived.items():
+        # nothing is derived in the place of what some layer gave, were it only a preset
         own = all(sources[f"task.{name}"] == "default" for name in (key, *instead))
         if own and value != getattr(sections["task"], key):
             sections["task"] = replace(sections["task"], **{key: value})
@@ -366,6 +368,7 @@ def _build(given: dict[str, Given], schema: Schema) -> Resolved:
     stages = {name: _stage(name, given, sources, schema, sections["task"]) for name in _stage_names(given)}
     config = Config(**sections, stages=stages)
     check_together(config, sources, schema.task)
+    # for its errors alone: `Task.warnings` returns its warnings to those who show them
     schema.task.check(config)
     return Resolved(config, sources)
 
@@ -405,9 +408,10 @@ def _stage(
         chosen[field] = Given(given[key].value, f"stage default from {key}", given[key].by)
     rank = {}
     for field, inherited in chosen.items():
-        own = given.get(f"{prefix}.{field}")
-        item = own or given.get(f"stage_defaults.{name}.{field}") or inherited
-        rank[field] = (item is not inherited) + (own is not None) + (item.by == "typed")
+        stated = given.get(f"{prefix}.{field}")
+        item = stated or given.get(f"stage_defaults.{name}.{field}") or inherited
+        # how near a value is: typed over the stage's own over `stage_defaults`; of steps and epochs the nearer counts
+        rank[field] = (item is not inherited) + (stated is not None) + (item.by == "typed")
         if item.by == "typed" or inherited.by != "typed":
             chosen[field] = item
     if rank["epochs"] > rank["steps"]:
@@ -422,8 +426,8 @@ def _stage(
         bounded = [one.measured for one in parse_constraints(chosen["constraints"].value, chosen["constraints"].source)]
         chosen["mask_truncated"] = _auto_mask([*trained, *bounded], schema.task.rewards.length_signals)
     sources |= {f"{prefix}.{field}": item.source for field, item in chosen.items()}
-    for table, found in tables.items():
-        for key in (f"{prefix}.{table}.{name}" for name in found):
+    for table, content in tables.items():
+        for key in (f"{prefix}.{table}.{entry}" for entry in content):
             derived = key not in given or (table == "rewards" and rewards != weights)
             sources[key] = f"task {schema.task.name}, derived" if derived else given[key].source
     settings: dict[str, Any] = {**tables, **{field: item.value for field, item in chosen.items()}}

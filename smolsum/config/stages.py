@@ -1,6 +1,6 @@
 """The course of a stage: how many optimizer steps it has, what changes from the first to the last (temperature, weights
 of rewards, mix of prompts), and which kinds of prompts it takes: in an epoch all, or as many as a mix allows; where the
-mix changes, a kind for each place of each step.
+mix changes, a kind for each place of each step. The learning rate has its own course (`smolsum/grpo/learning_rate.py`).
 
 `stage_at` is a pure function of the step. So rollouts that are sampled ahead get the temperature of the step that
 learns from them, and a resumed run continues where the schedule was.
@@ -79,6 +79,7 @@ def _listed(table: Mapping[str, float]) -> str:
 def apportion(count: int, shares: Mapping[str, float]) -> dict[str, int]:
     """Divide `count` by shares that sum to 1: the largest remainders are rounded up, the first of equal ones."""
     exact = {name: count * share for name, share in shares.items()}
+    # a float may be just below the whole number that a share makes
     whole = {name: int(value + 1e-9) for name, value in exact.items()}
     left = sorted(exact, key=lambda name: whole[name] - exact[name])[: count - sum(whole.values())]
     return {name: n + (name in left) for name, n in whole.items()}
@@ -109,6 +110,7 @@ def epoch_counts(stage: str, mix: Mapping[str, float], kinds: Sequence[str]) -> 
                 if any(there)
                 else f"--set {key}={{}}",
             )
+    # no size above fits, as rounding adds less than one; from here down to the first that does
     size = min(int((there[kind] + 1) / share) + 1 for kind, share in wanted.items())
     while not all(count <= there[kind] for kind, count in apportion(size, wanted).items()):
         size -= 1
@@ -140,6 +142,7 @@ def kinds_by_place(stage: StageConfig, size: int, steps: int, further: int) -> l
         for _ in range(size):
             for kind, share in mix.items():
                 promised[kind] = promised.get(kind, 0.0) + share
+            # a kind whose share has fallen to 0 comes no more, whatever it was promised
             kind = max(mix, key=lambda one: (mix[one] > 0, promised[one] - given.get(one, 0)))
             found.append((kind, given.get(kind, 0)))
             given[kind] = given.get(kind, 0) + 1

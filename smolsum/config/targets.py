@@ -142,4 +142,5 @@ def tolerance(target: int, fixed: int, share: float) -> int:
 
 def _lot(*place: int | str) -> int:
     """Return a number that follows from its place alone."""
+    # not by hash(), which is another in each process
     return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest(), "big")

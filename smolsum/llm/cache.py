@@ -37,6 +37,7 @@ class KeptAnswer(msgspec.Struct, frozen=True):
 
 def content_key(*parts: Any) -> str:
     """Return the XXH3-128 hex of a question: the model, the prompt, and whatever else makes it another question."""
+    # surrogatepass: a text from a user's data may hold half a surrogate pair
     content = json.dumps(parts, ensure_ascii=False)
     return str(xxhash.xxh3_128_hexdigest(content.encode("utf-8", "surrogatepass")))
 

@@ -58,7 +58,7 @@ class Endpoint:
     """The URL of a model, its name there, its role for us, the option that names it, and the environment variables that
     its URL and key come from."""
 
-    url: str = field(repr=False)
+    url: str = field(repr=False)  # like the key: no traceback may show credentials
     model: str
     key: str = field(default="", repr=False)
     role: str = "judge"

@@ -122,6 +122,7 @@ async def ask_all(
             for _ in range(requests.concurrency):
                 group.create_task(work(waiting))
     except* SmolsumError as errors:
+        # callers know SmolsumError, and not the groups that a TaskGroup raises
         raise errors.exceptions[0] from errors
 
 
@@ -137,6 +138,7 @@ async def _ask_one(question: Q, ask: Callable[[Q], Awaitable[Answer]], requests:
         return True if error.retry_after is None else min(error.retry_after, MAX_PAUSE_S)
 
     try:
+        # no timeout of the whole: pauses, which the endpoint may ask for, do not count
         async for attempt in stamina.retry_context(
             on=again, attempts=requests.attempts, timeout=None,
             wait_initial=requests.wait_s, wait_max=MAX_PAUSE_S, wait_jitter=requests.wait_s,

@@ -34,16 +34,16 @@ RETRY = "smolsum export again"
 def find_exported(reference: str, runs_dir: Path, *, best: bool) -> tuple[RunPaths, Checkpoint]:
     """Return the run and the checkpoint that `reference` names: a run's last one or with `best` its best one, or the
     directory of a checkpoint. Raises UsageError where it names nothing."""
-    run, checkpoint = find_checkpoint(reference, runs_dir)
-    if run is None or checkpoint is None:
+    named = find_checkpoint(reference, runs_dir)
+    if named is None:
         open_run(reference, runs_dir)  # says what is wrong
         raise UsageError(f"{reference} is not a run", hint="smolsum runs lists them")
     if not best:
-        return run, checkpoint
-    chosen = best_of(list_checkpoints(run), read(run.config, RunSettings).stages)
+        return named.run, named.checkpoint
+    chosen = best_of(list_checkpoints(named.run), read(named.run.config, RunSettings).stages)
     if chosen is None:
         raise no_best(reference)
-    return run, whole([chosen], chosen.path)
+    return named.run, whole([chosen], chosen.path)
 
 
 def write_export(

@@ -19,7 +19,7 @@ from smolsum.errors import SmolsumError, UsageError, nearest
 from smolsum.files import digest, json_lines
 from smolsum.runs.checkpoints import run_and_step
 from smolsum.runs.evaluation_records import SCORES, Score, Summary
-from smolsum.runs.main_evaluation import RunOrigin, representatives
+from smolsum.runs.main_evaluation import RunOrigin, representatives, split_of
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.typed_json import has_scores, parse, read_object, read_summary
 from smolsum.stats.paired import MAX_SIZE
@@ -168,6 +168,7 @@ def group_seeds(items: Iterable[tuple[T, Mapping[str, Any] | None]]) -> list[lis
     configuration, and those of a group in which a seed occurs twice, stay alone."""
     groups: dict[str, list[tuple[T, Any]]] = {}
     for number, (item, config) in enumerate(items):
+        # its number makes an item without a configuration differ from all others
         settings = {key: value for key, value in (config or {"alone": number}).items() if key != "run"}
         train = dict(settings.get("train", {}))
         seed = train.pop("seed", None)
@@ -336,8 +337,8 @@ def _origin(rows: Sequence[tuple[int, Score]], summary: Summary | None, path: Pa
     if summary.task is not None:
         prompting = [PROMPT] if summary.prompting is None else summary.prompting
         origin["task"] = {key: value for key, value in summary.task.items() if key not in prompting}
-    # the summary of a run has the fingerprints of all splits, and its folder is called <label>-<split>
-    split = stated.get("split") or summary.split or path.parent.name.rpartition("-")[2]
+    # a summary has the fingerprints of all splits of its run
+    split = stated.get("split") or split_of(path.parent, summary)
     if split in summary.data:
         origin |= {"split": split, "data": summary.data[split].fingerprint}
     return origin | stated

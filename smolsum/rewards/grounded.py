@@ -176,6 +176,7 @@ def _stated(text: _Reading, source: _Reading) -> dict[object, bool]:
         names = [word for word in run if word.sure or _forms(word.key) & capitals]
         numbers += [word.number for word in run if word.number and word not in names]
         if names:
+            # singular and plural are one name
             found[tuple(min(_forms(word.key)) for word in names)] = _has_name(names, source)
     for number in numbers:
         found[min(number.values), number.unit] = any(_same(number, other) for other in source.numbers)

@@ -49,6 +49,7 @@ class RolloutBatch:
     def progress(self) -> SamplingProgress:
         """What is there of it."""
         ended = len(self._found)
+        # of a copy, as the pool's thread adds rollouts meanwhile
         tokens = sum(len(rollout.token_ids) for rollout, _ in list(self._found.values()))
         return SamplingProgress(self._total, ended, tokens, ended / self._total)
 
@@ -307,6 +308,7 @@ class Pool:
     def _wake(self) -> None:
         """Have all that wait for a change look again."""
         self._changed.set()
+        # a new event: who waits from now on waits for the next change
         self._changed = asyncio.Event()
 
 
@@ -316,6 +318,7 @@ def share(worker: PoolWorker, workers: Sequence[PoolWorker], waiting: int) -> in
     if worker.failures:
         return 1
     up = [w for w in workers if w.state == "up"]
+    # a worker that has not sampled yet counts as an average one
     known = [w.tok_s for w in up if w.tok_s]
     usual = sum(known) / len(known) if known else 1.0
     speeds = {w.name: w.tok_s or usual for w in up}

@@ -4,6 +4,7 @@ The worker's end is `smolsum/rollout/worker/routes.py`, the trainer's `smolsum/r
 """
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
@@ -205,3 +206,10 @@ def check_token(token: str | None) -> None:
         raise UsageError(
             "SMOLSUM_WORKER_TOKEN is empty or has white space or unprintable characters", hint="openssl rand -hex 16"
         )
+
+
+def worker_token() -> str | None:
+    """Return SMOLSUM_WORKER_TOKEN, the workers' secret. Raises UsageError for one that a header cannot carry."""
+    token = os.environ.get("SMOLSUM_WORKER_TOKEN") or None
+    check_token(token)
+    return token

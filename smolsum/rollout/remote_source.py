@@ -6,7 +6,6 @@ requested before the update begins, and sampled while it runs.
 """
 
 import asyncio
-import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from smolsum.policy import distributed
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import identity, probe_scores, probe_sequences, served_arrays
 from smolsum.rollout.pool import Pool, RolloutBatch
-from smolsum.rollout.protocol import RolloutAnswer, SampleRequest, SamplingTerms, check_token
+from smolsum.rollout.protocol import RolloutAnswer, SampleRequest, SamplingTerms, worker_token
 from smolsum.rollout.sampling_count import SamplingCounter, ShowCount
 from smolsum.rollout.source import GroupRequest, Source, decode, from_first, group_seeds
 from smolsum.rollout.worker_client import ExpectedModel, PoolWorker, WorkerClient, WorkerError, preflight
@@ -76,6 +75,7 @@ class WorkerSampler:
         expected = ExpectedModel(identity(policy), longest, policy.eos_ids)
         urls = worker_urls(settings.urls)
         asyncio.run(preflight(urls, token, expected, settings.timeout_s))
+        # the versions of every run count from 0: by this id workers tell them apart
         metadata: dict[str, Any] = {"run": secrets.token_hex(8)}
         if policy.lora:
             metadata["lora"] = asdict(policy.lora)
@@ -247,10 +247,3 @@ class RemoteSource(Source):
         seeds = group_seeds(request, self.config.sampling.rollouts, self.config.train.seed)
         oldest = request.step - 1 - self.settings.max_staleness
         return self.sampler.submit(request.prompts, seeds, request.temperature, least_version=oldest)
-
-
-def worker_token() -> str | None:
-    """SMOLSUM_WORKER_TOKEN, the workers' secret. Raises UsageError for one that a header cannot carry."""
-    token = os.environ.get("SMOLSUM_WORKER_TOKEN") or None
-    check_token(token)
-    return token

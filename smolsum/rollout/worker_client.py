@@ -7,7 +7,6 @@ name both values and the hint.
 """
 
 import asyncio
-import os
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -27,7 +26,8 @@ CONNECT_S, HEALTH_S = 10.0, 15.0
 """timeouts for a connection and for an answer that needs no computation"""
 RESERVED_S = 3.0
 """for the answer of a worker on this machine about its memory"""
-FACTS = ("architecture", "vocab_size", "tokenizer", "dtype")
+COMPARED_FIELDS = ("architecture", "vocab_size", "tokenizer", "dtype")
+"""of a worker's /health, which have to be the trainer's"""
 TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
 """mean absolute difference of log-probs, in nats, that rounding of the type explains"""
 State = Literal["joining", "up", "down"]
@@ -247,6 +247,7 @@ class PoolWorker:
         check(self.url, health, self.client.expected)
         if health.state != "ready":
             raise WorkerError(f"{self.url} is {health.state}", hint=f"wait; its last error: {health.last_error}")
+        # a version that was not published here, such as another run's, counts as unknown, and an anchor replaces it
         if publisher.knows(health.version, health.weights):
             self.version = health.version
         if self.version == newest.number:
@@ -296,7 +297,7 @@ async def preflight(urls: Sequence[str], token: str | None, expected: ExpectedMo
 
 def check(url: str, health: protocol.Health, expected: ExpectedModel) -> None:
     """Raise UsageError if the worker's /health shows another policy, or sampling that is not neutral."""
-    for name in FACTS:
+    for name in COMPARED_FIELDS:
         if getattr(health, name) != expected.facts[name]:
             hint = f"--dtype {expected.dtype}" if name == "dtype" else "--model with the model that is trained"
             raise UsageError(
@@ -332,13 +333,14 @@ def reserved_here(urls: str) -> float:
     """Return the bytes that those of these workers (`workers.urls`) take that run on this machine.
 
     A Mac does not say how much memory is still free: a trainer next to a worker would plan with what that holds. A
-    worker that does not answer counts as 0: the trainer says so when it connects to it.
+    worker that does not answer counts as 0: the trainer says so when it connects to it. Raises UsageError for a token
+    that a header cannot carry.
     """
     return float(sum(_reserved(url) for url in worker_urls(urls) if _is_here(url)))
 
 
 def _reserved(url: str) -> int:
-    token = os.environ.get("SMOLSUM_WORKER_TOKEN")
+    token = protocol.worker_token()
     headers = {"authorization": f"Bearer {token}"} if token else {}
     try:
         answer = httpx.get(f"{url}/health", headers=headers, timeout=RESERVED_S, trust_env=False)

@@ -42,6 +42,14 @@ class Checkpoint:
     meta: CheckpointMeta
 
 
+@dataclass(frozen=True)
+class NamedCheckpoint:
+    """The checkpoint that a reference names, and its run."""
+
+    run: RunPaths
+    checkpoint: Checkpoint
+
+
 def save(paths: RunPaths, step: int, write: Callable[[Path], None], meta: Mapping[str, Any]) -> Path:
     """Make the checkpoint of `step` from the files that `write` puts into the directory it is given; return its path.
 
@@ -57,9 +65,8 @@ def save(paths: RunPaths, step: int, write: Callable[[Path], None], meta: Mappin
             if path.is_file()
         }
         facts = {"schema_version": SCHEMA_VERSION, "step": step, **meta, "files": files}
-        checksum = _seal(
-            json.loads(encode(CheckpointMeta, facts))
-        )  # as a reader gets it: keys as text, tuples as lists
+        # sealed as a reader gets it: keys as text, tuples as lists
+        checksum = _seal(json.loads(encode(CheckpointMeta, facts)))
         (temporary / META).write_bytes(to_json(facts | {"checksum": checksum}, indent=2))
     return paths.checkpoint(step)
 
@@ -106,18 +113,18 @@ def run_and_step(path: Path) -> tuple[RunPaths, int] | None:
     return RunPaths(root if path.is_absolute() else Path(os.path.relpath(root))), int(step[1])
 
 
-def find_checkpoint(reference: str, runs_dir: Path) -> tuple[RunPaths, Checkpoint] | tuple[None, None]:
+def find_checkpoint(reference: str, runs_dir: Path) -> NamedCheckpoint | None:
     """Return the run and checkpoint that `reference` names: a run means its last checkpoint, by name or path; a
-    checkpoint's path itself. Nothing for any other text. Raises UsageError for a run without checkpoints, and for a
+    checkpoint's path itself. None for any other text. Raises UsageError for a run without checkpoints, and for a
     damaged one."""
     path = Path(os.path.expanduser(reference))
     named = run_and_step(path)
     if named and (path / META).is_file() and (run := named[0]).config.is_file():
-        return run, whole([c for c in list_checkpoints(run) if c.step == named[1]], path)
+        return NamedCheckpoint(run, whole([c for c in list_checkpoints(run) if c.step == named[1]], path))
     if not any(RunPaths(root).config.is_file() for root in (runs_dir / reference, path)):
-        return None, None
+        return None
     run = open_run(reference, runs_dir)
-    return run, whole(list_checkpoints(run), run.root)
+    return NamedCheckpoint(run, whole(list_checkpoints(run), run.root))
 
 
 def whole(found: Sequence[Checkpoint], where: Path) -> Checkpoint:

@@ -19,8 +19,11 @@ from smolsum.runs.writer import RunWriter
 
 Request = Literal["pause", "stop"]
 POLL_S = 0.2
+"""Between two looks whether a pause has ended."""
 LISTEN_S = 1.0
+"""Between two looks for requests."""
 BEAT_S = 10.0
+"""Between two heartbeats, each of which writes status.json."""
 
 
 def make_request(paths: RunPaths, request: Request) -> None:
@@ -96,6 +99,7 @@ class Heartbeat:
                     pausing = is_requested(self._paths, "pause")
                     self._writer.beat(pausing=pausing)
                     last = time.monotonic()
+                # else the request stays for the training loop, which takes it after the step
                 if self._interruptible() and take_request(self._paths, "stop"):
                     os.kill(os.getpid(), signal.SIGINT)
             except (SmolsumError, OSError):

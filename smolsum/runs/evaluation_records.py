@@ -1,4 +1,4 @@
-"""The files of an evaluation, one typed record for each, which are read and written like those of a run (`records`).
+"""The files of an evaluation, one typed record for each, read and written by `typed_json`, like those of a run.
 
 generations.jsonl   Generation      scores.jsonl   Score
 judgements.jsonl    Judgement       summary.json   Summary

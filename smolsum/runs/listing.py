@@ -63,19 +63,21 @@ def _run(paths: RunPaths) -> Listed:
     except SmolsumError as error:
         state, hint = "damaged", error.hint or ""
     rewards = ["+".join(stage.rewards) or "?" for stage in run.settings.stages.values()]
+    metrics, titles = _metrics(_representative(run))
     return Listed(
-        paths.name,
-        str(paths.root),
-        "run",
-        state,
-        run.step,
-        run.total or None,
-        run.settings.task,
-        run.settings.model,
-        " > ".join(dict.fromkeys(rewards)),
-        run.info.created,
-        hint,
-        *_metrics(_representative(run)),
+        name=paths.name,
+        path=str(paths.root),
+        kind="run",
+        state=state,
+        step=run.step,
+        steps=run.total or None,
+        task=run.settings.task,
+        model=run.settings.model,
+        rewards=" > ".join(dict.fromkeys(rewards)),
+        started=run.info.created,
+        hint=hint,
+        metrics=metrics,
+        titles=titles,
     )
 
 
@@ -97,9 +99,21 @@ def _evaluation(folder: Path) -> Listed:
     summary = read_leniently(folder / SUMMARY)
     damaged = summary == Summary()
     state, hint = ("damaged", f"remove {folder} and evaluate again") if damaged else ("finished", "")
-    task, model = str((summary.task or {}).get("name", "")), summary.model.path
+    metrics, titles = _metrics(summary)
     return Listed(
-        folder.name, str(folder), "evaluation", state, None, None, task, model, "", "", hint, *_metrics(summary)
+        name=folder.name,
+        path=str(folder),
+        kind="evaluation",
+        state=state,
+        step=None,
+        steps=None,
+        task=str((summary.task or {}).get("name", "")),
+        model=summary.model.path,
+        rewards="",
+        started="",
+        hint=hint,
+        metrics=metrics,
+        titles=titles,
     )
 
 

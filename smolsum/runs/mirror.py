@@ -162,7 +162,7 @@ class Mirror:
         for path in _files(self._paths):
             with suppress(FileNotFoundError):
                 self._copy(path, every)
-        for checkpoint in reversed(checkpoints):
+        for checkpoint in reversed(checkpoints):  # the newest first: a resume begins from it
             self.busy = {checkpoint.step}
             try:
                 with suppress(FileNotFoundError):  # removed before it was copied

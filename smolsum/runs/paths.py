@@ -195,7 +195,7 @@ def create_run(runs_dir: Path, name: str) -> RunPaths:
         try:
             for directory in ("completions", "checkpoints", "eval", "logs", "control"):
                 (paths.root / directory).mkdir()
-            paths.lock.touch()
+            paths.lock.touch()  # makes the directory a run (`last_started`)
             point(runs_dir / LATEST, name)
         except OSError:
             shutil.rmtree(paths.root, ignore_errors=True)  # an empty run would only block its name

@@ -26,7 +26,9 @@ from smolsum.runs.typed_json import read_object, salvage
 
 R = TypeVar("R", bound=msgspec.Struct)
 CHUNK = 1 << 20
+"""Bytes that are read at a time."""
 EVENTS = 200
+"""Newest events that are kept."""
 LAST_BYTES = 1 << 15
 """Bytes at the end of metrics.jsonl that have the newest steps."""
 LOGS, LOG_BYTES = 5, 1 << 16
@@ -113,10 +115,12 @@ class Run:
         """Read status.json, run.json and the requests in `control/` alone; whether one changed."""
         before = self._requests
         self._requests = (is_requested(self.paths, "pause"), is_requested(self.paths, "stop"))
+        # `|`, which reads both files, where `or` would stop at the first change
         return (self._requests != before) | self._status.refresh() | self._info.refresh()
 
     def behind(self) -> bool:
         """Whether the files hold more than was read."""
+        # a list, so that both are asked: `more` also notices a file that was replaced
         return any([self._metrics.more(), self._events.more()])
 
     @property
@@ -299,6 +303,7 @@ class Run:
             self.first_step = self.first_step or last.step
             self.stage_began.setdefault(last.stage, last.step)
             for name, value in row.items():
+                # by type and not isinstance, for which true is a whole number
                 if (
                     type(value) is float
                     or value is None

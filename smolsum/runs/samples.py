@@ -52,6 +52,7 @@ def read_groups(paths: RunPaths, step: int) -> tuple[Group, ...]:
             rollout = as_sample(line)
             if rollout is None:
                 continue
+            # a step may sample a prompt twice, in groups next to each other
             if not groups or rollout.number == 0 or rollout.prompt_id != groups[-1][0].prompt_id:
                 groups.append([])
             groups[-1].append(rollout)
@@ -68,6 +69,7 @@ def as_sample(line: bytes) -> SampledRollout | None:
 
 def first_group(paths: RunPaths, group: Group, first_step: int) -> Group | None:
     """Return the earliest rollouts of the same prompt before this step; None if EARLY_STEPS steps have none."""
+    # most steps lack the prompt, and to look for its id takes far less time than to parse them
     mark = json.dumps(group.prompt_id, ensure_ascii=False).encode()
     for step in range(first_step, min(group.step, first_step + EARLY_STEPS)):
         try:
@@ -112,6 +114,7 @@ def changes(before: str, after: str) -> list[tuple[Change, str]]:
     """Return the words of both texts in stretches, each kept, removed or added."""
     old, new = before.split(), after.split()
     out: list[tuple[Change, str]] = []
+    # without autojunk, which takes the frequent words of a long text for noise
     for kind, a, b, c, d in difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
         if kind == "equal":
             out.append(("same", " ".join(old[a:b])))
@@ -181,7 +184,7 @@ def texts_of(folder: Path) -> Path | None:
     return next((path for path in (folder / GENERATIONS, folder / SCORES) if path.is_file()), None)
 
 
-def measures_of(folder: Path) -> dict[str, dict[str, float | None]]:
+def scores_of(folder: Path) -> dict[str, dict[str, float | None]]:
     """Return what was measured of each example, by its id: numbers, None for a missing value."""
     found = {}
     for _, block in line_blocks(folder / SCORES):
@@ -222,7 +225,7 @@ def as_rollout(line: bytes, measured: Mapping[str, Mapping[str, float | None]]) 
 def read_samples(folder: Path) -> EvaluationSamples:
     """Return the first completion of each example of an evaluation; none while there is no file. They are in the order
     of the scores, the examples without scores after them."""
-    path, measured = texts_of(folder), measures_of(folder)
+    path, measured = texts_of(folder), scores_of(folder)
     found: dict[str, SampledRollout] = {}
     tokens: dict[str, int] = {}
     for _, block in line_blocks(path) if path else ():

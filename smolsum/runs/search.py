@@ -21,7 +21,7 @@ from smolsum.runs.evaluation_records import SUMMARY
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_leniently
 from smolsum.runs.records import RunSettings, SampledRollout
-from smolsum.runs.samples import as_rollout, as_sample, cleaned, error_size, measures_of, texts_of
+from smolsum.runs.samples import as_rollout, as_sample, cleaned, error_size, scores_of, texts_of
 
 MAX_HITS = 200_000
 """Samples whose numbers are kept; further ones are only counted."""
@@ -51,6 +51,7 @@ class Wanted:
         """Whether lines of JSON, in lower case, may have such a sample."""
         wanted = self.prompt_id or self.text
         mark = json.dumps(wanted.lower(), ensure_ascii=False)[1:-1]
+        # whoever wrote the file may have escaped what is not ASCII
         return mark in content or (not wanted.isascii() and "\\u" in content)
 
 
@@ -207,7 +208,7 @@ class Scan:
         measured: Mapping[str, Mapping[str, float | None]] | None = None
         for offset, line in self._lines(path, self._ends.get(name, 0)):
             if line.endswith(b"\n"):  # else it is still being written
-                measured = measures_of(folder) if measured is None else measured
+                measured = scores_of(folder) if measured is None else measured
                 self._take(name, offset, as_rollout(line, measured))
         self._ends[name] = self._read_to
 

@@ -86,6 +86,7 @@ class Series:
 
 def _known(steps: Sequence[int], values: Sequence[float | None]) -> tuple[Sequence[int], Sequence[float]]:
     """The finite values with their steps; the arguments themselves if all are finite."""
+    # a sum takes one pass in C, and is not finite where a value is not
     if None not in values and abs(sum(cast(Sequence[float], values))) < LARGEST:
         return steps, cast(Sequence[float], values)
     known = [(step, value) for step, value in zip(steps, values, strict=True) if value is not None]

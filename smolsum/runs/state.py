@@ -80,7 +80,9 @@ def run_state(
     state = status.state or "waiting"
     if state in AT_WORK_STATES:
         silent = seconds_since(status.heartbeat, now) or 0.0
+        # a process id says something on its own machine alone
         here = status.host == platform.node()
+        # one step of a large model may take minutes
         limit = max(STALE_S, STALE_STEPS * median(run.recent("perf/step_s", 50) or [0.0]))
         if here and silent >= gone_s and not (lives or process_lives)(status.pid):
             return _stale(run, f"process {status.pid} is gone, its last heartbeat was {duration(silent)} ago")
@@ -179,7 +181,7 @@ def process_lives(pid: int | None) -> bool:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):  # no process can have a number that large
         return False
-    except OSError:
+    except OSError:  # it exists, and belongs to another user
         return True
     return not _defunct(pid)
 

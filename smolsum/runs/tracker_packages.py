@@ -134,6 +134,7 @@ class MlflowRun(Tracker):
             made = self._client.create_run(number, run_name=paths.name, tags={**named, **dict.fromkeys(tags, "true")})
             self._id, known, self.held = made.info.run_id, {}, 0
         # a parameter never changes: those that a resumed run has differently are in the file
+        # 6000 characters and 100 parameters at a time are the most that MLflow takes
         new = [Param(key, str(value)[:6000]) for key, value in leaves(config).items() if key not in known]
         for first in range(0, len(new), 100):
             self._client.log_batch(self._id, params=new[first : first + 100])
@@ -233,6 +234,7 @@ class WandbRun(Tracker):
         )  # fmt: skip
         self._run.config.update(config, allow_val_change=True)
         folder = Path(self._run.dir).parent
+        # W&B counts the step that comes next
         self.url, self.held = str(self._run.url), max(self._run.step - 1, 0)
         if self._run.offline:
             files = folder.parent.glob(f"offline-run-*-{record.id}/run-{record.id}.wandb")
@@ -244,6 +246,7 @@ class WandbRun(Tracker):
 
     def alert(self, title: str, text: str, level: Level, step: int | None) -> None:
         """Raise an alert of the run, which W&B may pass on by mail."""
+        # without waiting, or W&B drops a second alert of the same title within a minute
         self._run.alert(title=title, text=text, level=_level(self._wandb, level), wait_duration=0)
 
     def evaluation(self, step: int, values: Mapping[str, float]) -> None:

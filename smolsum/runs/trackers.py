@@ -74,6 +74,7 @@ class Follower:
         self._place = paths.tracker(tracker)
         again = f"remove {self._place}: the tracker then gets the run once more"
         self.record = read(self._place, TrackedRun, hint=again) if self._place.exists() else TrackedRun()
+        # for its state, settings and evaluations; what is sent is read by tails of its own, from the beginning
         self._run = Run(paths, last_bytes=1 << 16)
         self._open: Tracker | None = None
         if not self.record.id:

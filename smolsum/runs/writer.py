@@ -120,6 +120,7 @@ class RunWriter:
     def _checked(self, row: Mapping[str, Any], what: str, step: object) -> dict[str, Any]:
         """Return `row` with null for values that are not finite, and record an event about them."""
         clean = {key: finite(value) for key, value in row.items()}
+        # not `!=`, by which NaN differs from itself: `finite` returns another object only where it changed something
         changed = [key for key, value in row.items() if clean[key] is not value]
         if changed:
             message = f"{what} of step {step} not finite, written as null: {', '.join(changed)}"
@@ -214,6 +215,7 @@ def check_resume(
     a stage that has begun has other settings or facts now. Raises SmolsumError where run.json is damaged."""
     again = _start_anew(paths)
     info, then = _read_info(paths)
+    # facts are compared as run.json has them: keys as text, tuples as lists
     for key in FIXED:
         now = json.loads(json.dumps(provenance[key]))
         if info.get(key) != now:

@@ -35,6 +35,7 @@ CONFIDENCE = 0.95
 ALPHA = 0.05
 POWER = 0.8
 RESAMPLES = 9999
+"""with the data as they are, which count as one more permutation, 10,000"""
 MIN_RUN_DF = 5
 """degrees of freedom between runs from which on the test needs no help: six pairs"""
 # a cap on memory: so many numbers at once in one resampling step
@@ -160,6 +161,7 @@ def compare_runs(
     a, b = a_SN[:, kept], b_SN[:, kept]
     these = _ttest_of(a.mean(axis=0), b.mean(axis=0), int((~kept).sum()), alternative)
     arms = [b - a] if matched else [a, b]
+    # the part of a single run is S times that of a mean of S runs
     borrows = min(map(len, arms)) == 1 < max(map(len, arms))
     varying = [arm for arm in arms if _varies(arm)]
     parts = [part for arm in varying for part in _run_variance(arm, 1 + len(arm) * borrows)]
@@ -276,7 +278,7 @@ def smallest_detectable(standard_error: float, df: float, *, alternative: Altern
         found = stats.nct.sf(critical, df, shift) + (stats.nct.sf(critical, df, -shift) if two_sided else 0.0)
         return float(found) - POWER
 
-    high = 1.0
+    high = 1.0  # doubled until the two ends enclose the root, as `brentq` needs
     while lacking(high) < 0:
         high *= 2
     return float(optimize.brentq(lacking, 0.0, high)) * standard_error

@@ -1,4 +1,4 @@
-"""What a task is: prompts, rewards, an evaluation and presets. All other rooms know a task only by the record `Task`.
+"""What a task is: prompts, rewards, an evaluation and presets. Other packages know a task only through `Task`.
 
 To add one, write `tasks/<name>.py` with a `TASK`, and add its name to `NAMES` in `tasks/__init__.py`. `docs/plugins.md`
 shows a complete one; what that leaves out has the defaults below.

@@ -127,8 +127,8 @@ def check_references(splits: Mapping[str, Split], stages: Mapping[str, StageConf
 
 
 def generated_split(name: str, examples: Iterable[Example], left_out: str = "", origin: str = "") -> Split:
-    """Return a split of examples that a task made from a seed, or from data (of some `origin`) of which some may be
-    `left_out`, with a fingerprint like one that was read. Ids must be unique."""
+    """Return the split that these examples make, with a fingerprint of their content, whether a task made them from a
+    seed or they were read: `origin` then says where, and `left_out` what is not among them. Ids must be unique."""
     made = tuple(examples)
     return Split(name, made, _fingerprint(made), left_out, origin=origin)
 

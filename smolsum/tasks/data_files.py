@@ -233,7 +233,7 @@ def _lines(path: Path) -> Iterator[str]:
             if b"\0" in raw:
                 raise UsageError(f"{path}:{number} holds a NUL byte", hint="save the file as UTF-8 (is it UTF-16?)")
             try:
-                yield raw.decode("utf-8-sig")
+                yield raw.decode("utf-8-sig")  # without the byte order mark that some editors begin a file with
             except UnicodeDecodeError as error:
                 problem = f"is not UTF-8 at its byte {error.start + 1}"
                 raise UsageError(f"{path}:{number} {problem}", hint="save the file as UTF-8") from error

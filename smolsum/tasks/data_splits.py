@@ -74,6 +74,7 @@ def read_split(
     # nsmallest holds no more rows than it returns
     found = heapq.nsmallest(wanted, drawn()) if wanted else drawn()
     rows = sorted((row for _, _, row in found), key=lambda row: row.number)
+    # `sorted` has consumed `drawn()`, so that `every` and `taken` count all rows
     place = f"{source.place(name)}: {every:,} rows"
     if not taken:
         raise _nothing(split, shares, place)
@@ -94,7 +95,8 @@ def _cut_shares(data: DataConfig, source: FileSource | HubSource) -> dict[str, f
     others = set(source.splits) - {getattr(data, f"{name}_split") for name in SPLITS}
     for name in CUT:
         share, meant = getattr(data, f"{name}_share"), nearest_name(name, others) or others.intersection(_ALIASES[name])
-        if getattr(data, f"{name}_split") == name not in source.splits and share and not meant:
+        renamed = getattr(data, f"{name}_split") != name
+        if share and not (renamed or name in source.splits or meant):
             shares[name] = share
     if sum(shares.values()) >= 1:
         settings = " and ".join(f"data.{name}_share = {share:g}" for name, share in shares.items())

@@ -147,9 +147,10 @@ def _executed(plugin: Plugin) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look it up
     try:
-        with redirect_stdout(sys.stderr), chdir("."):  # stdout belongs to the results of the command
+        # stdout belongs to the results of the command; `chdir` undoes a change of the folder by the file
+        with redirect_stdout(sys.stderr), chdir("."):
             loader.exec_module(module)
-    except BaseException as error:
+    except BaseException as error:  # sys.exit() in the file, for example
         _forget(name)
         if isinstance(error, KeyboardInterrupt):
             raise

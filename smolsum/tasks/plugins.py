@@ -8,7 +8,7 @@ command or in a configuration file; one that a run's directory names, or holds, 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -56,6 +56,7 @@ def use_plugins(files: Sequence[str] = (), functions: Sequence[Callable[..., Any
     plugin that fails is left out with a warning.
     """
     installed = entry_points(group=GROUP)
+    # `_loaded`: an earlier call may have added what this one does not name
     if not (files or functions or installed or _loaded):
         return
     if not _shipped:
@@ -216,10 +217,17 @@ def _key(prompt: Prompt, rollout: Rollout) -> Completion:
     return prompt.id, rollout.token_ids, rollout.text
 
 
-def name_plugins(named: Sequence[str], task: str | None, config_file: Path | None) -> tuple[str | None, str | None]:
-    """Use the plugins that a command names: with --plugin, as a file with --task, and in `[run] plugins` of its
-    configuration file, relative to that. Returns the task's name and the value of `run.plugins`, None where nothing is
-    named.
+@dataclass(frozen=True)
+class NamedPlugins:
+    """What a command names: its task, by name, and the value of `run.plugins`; None where it names nothing."""
+
+    task: str | None
+    files: str | None
+
+
+def use_named_plugins(named: Sequence[str], task: str | None, config_file: Path | None) -> NamedPlugins:
+    """Execute the plugins that a command names: with --plugin, as a file with --task, and in `[run] plugins` of its
+    configuration file, relative to that.
 
     Raises UsageError where the configuration file is that of a run, and its plugins are not named again.
     """
@@ -235,7 +243,8 @@ def name_plugins(named: Sequence[str], task: str | None, config_file: Path | Non
     if commas := [text for text in files if "," in text]:
         raise UsageError(f"the path of plugin {commas[0]!r} has a comma", hint="rename the file")
     use_plugins(files)
-    return task_of(task) if task and task.endswith(".py") else task, ",".join(dict.fromkeys(files)) or None
+    name = task_of(task) if task and task.endswith(".py") else task
+    return NamedPlugins(name, ",".join(dict.fromkeys(files)) or None)
 
 
 def _listed_in(config_file: Path | None) -> list[str]:

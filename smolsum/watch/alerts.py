@@ -258,6 +258,7 @@ def _repetition(run: Run) -> Alert | None:
 
 
 def _off_target(run: Run) -> Alert | None:
+    # over all stages, as a later one may lose what an earlier one has taught
     series = run.series.get("length/within_tol")
     hits = series.recent(512, 0) if series and run.weights() else []
     if len(hits) < 2 * ENOUGH:

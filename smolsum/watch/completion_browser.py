@@ -23,10 +23,10 @@ from smolsum.runs.samples import (
     clean,
     error_size,
     first_group,
-    measures_of,
     ordered,
     read_groups,
     read_samples,
+    scores_of,
     sort_keys,
     texts_of,
 )
@@ -56,7 +56,7 @@ class Browser:
         self._scans: dict[Wanted, Scan] = {}
         self._order: tuple[tuple[object, ...], Found] | None = None
         self._near: dict[tuple[Wanted, int], SampledRollout | None] = {}
-        self._measures: tuple[str, Mapping[str, Mapping[str, float | None]]] = ("", {})
+        self._scores: tuple[str, Mapping[str, Mapping[str, float | None]]] = ("", {})
         self._tests = PairReader(run)
 
     def load(self, options: ViewOptions) -> Snapshot:
@@ -155,13 +155,13 @@ class Browser:
             if source != self._step:
                 self._groups, self._step = read_groups(self._run.paths, source), source
             return self._groups
-        if self._measures[0] != source:
-            self._measures = source, measures_of(self._run.paths.evaluations / source)
+        if self._scores[0] != source:
+            self._scores = source, scores_of(self._run.paths.evaluations / source)
         samples = [sample for hit in hits if (sample := scan.sample(hit)) is not None]
         if not samples:
             return ()
         first = samples[0]
-        measured = self._measures[1].get(first.prompt_id, {})
+        measured = self._scores[1].get(first.prompt_id, {})
         samples[0] = structs.replace(first, rewards={clean(name): value for name, value in measured.items()})
         return (Group(-1, clean(first.prompt_id), "", (), tuple(samples), evaluation=source),)
 
@@ -219,7 +219,7 @@ class PairReader:
 
     def _load(self, names: list[str]) -> None:
         for name in names:
-            version = self._version(name)
+            version = self._version(name)  # before the files are read: what comes meanwhile makes this stale
             self._known[name] = version, read_samples(self._run.paths.evaluations / name)
 
     def _sorted(self, before: EvaluationSamples, after: EvaluationSamples, options: ViewOptions) -> list[str]:

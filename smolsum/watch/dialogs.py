@@ -136,7 +136,7 @@ class RunList:
             except SmolsumError as error:
                 found, self.problem = [], str(error)
             self._runs = {root: self._runs.get(root) or Run(RunPaths(root), last_bytes=LAST_BYTES) for root in found}
-            self._unread = found[::-1]
+            self._unread = found[::-1]  # read from its end, the newest first
         while self._unread and monotonic() < until:
             self._runs[self._unread.pop()].poll()
         return not self._unread

@@ -60,7 +60,7 @@ def results(snapshot: Snapshot, width: int, height: int) -> Pane:
         hopeful = snapshot.run_state.hopeful
         nothing = "the model as it starts is being measured" if hopeful else "this run measured nothing"
         return Pane(title, "", tuple(wrapped(nothing, width, DIM)))
-    measures = {one.name: one for one in run.newest_result[1].measures}
+    infos = {one.name: one for one in run.newest_result[1].measures}
     titles = {metric: clean(title) for metric, title in {"reward": "reward", **run.headlines}.items()}
     known = [metric for metric in titles if any(row.get(metric) is not None for row in columns.values())]
     sizes = {label: max(len(label), VALUE_WIDTH - 2) + 2 for label in columns}
@@ -69,7 +69,7 @@ def results(snapshot: Snapshot, width: int, height: int) -> Pane:
     head = f"{'':<{NAME_WIDTH}}" + "".join(f"{clean(label):>{sizes[label]}}" for label in columns)
     lines = [Text(head, style=DIM)]
     for metric in known:
-        one = measures.get(metric, MeasureInfo(metric, titles[metric], form=""))
+        one = infos.get(metric, MeasureInfo(metric, titles[metric], form=""))
         mark = BETTER[one.better][snapshot.options.ascii]
         cells = "".join(f"{_cell(row.get(metric), one, label):>{sizes[label]}}" for label, row in columns.items())
         lines.append(Text(f"{f'{titles[metric][: NAME_WIDTH - 2]} {mark}':<{NAME_WIDTH}}{cells}"))
@@ -208,7 +208,7 @@ def comparison(snapshot: Snapshot, width: int, height: int) -> Pane:
     runs = [snapshot.run, *snapshot.others]
     labels, summaries = zip(*(run.newest_result for run in runs), strict=True)
     titles = {metric: clean(title) for run in runs for metric, title in run.headlines.items()}
-    measures = {one.name: one for summary in summaries for one in summary.measures}
+    infos = {one.name: one for summary in summaries for one in summary.measures}
     comparable = _same_prompts([summary for label, summary in zip(labels, summaries, strict=True) if label])
     rows = {
         "evaluated after": [
@@ -220,7 +220,7 @@ def comparison(snapshot: Snapshot, width: int, height: int) -> Pane:
     for metric, title in titles.items():
         values = [summary.metrics.get(metric) for summary in summaries]
         if any(value is not None for value in values):
-            one = measures.get(metric, MeasureInfo(metric, title, form=""))
+            one = infos.get(metric, MeasureInfo(metric, title, form=""))
             trained = [None if label in ("", "start") else v for v, label in zip(values, labels, strict=True)]
             best = _best(trained, one.better) if comparable else None
             starred |= best is not None
@@ -230,7 +230,7 @@ def comparison(snapshot: Snapshot, width: int, height: int) -> Pane:
     for metric, title in {"reward": "reward", **titles}.items():
         values = [run.last(f"validation/{metric}") for run in runs]
         if any(value is not None for value in values):
-            form = measures[metric].form if metric in measures else ""
+            form = infos[metric].form if metric in infos else ""
             rows[f"validation: {title}"] = [f"{_shown(value, form)} " for value in values]
     rows["training: reward"] = [f"{number(run.last('reward'))} " for run in runs]
     rows["seconds a step"] = [f"{number(mean_step(run))} " for run in runs]

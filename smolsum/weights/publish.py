@@ -95,7 +95,7 @@ class Publisher:
     def _anchored(self, version: WeightsVersion) -> bytes:
         with self._encoding:  # several workers may need it at once
             if self._anchor is None or self._anchor[0] != version.number:
-                self._anchor = None
+                self._anchor = None  # frees the one before, which is as large as the weights
                 body = delta.anchor(version.arrays, version=version.number, metadata=self._metadata)
                 self._anchor = (version.number, body)
             return self._anchor[1]

@@ -57,6 +57,7 @@ def test_one_step(smollm2: Path, tmp_path: Path, call: Call) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_twenty_steps_on_real_texts(smollm2: Path, tmp_path: Path, call: Call) -> None:
     """The documentation's three commands in short: data that people wrote, a training of the length alone, a report.
     Twenty steps move the sampled lengths towards the target, and the greedy ones of 20 unseen texts with them."""
@@ -64,7 +65,7 @@ def test_twenty_steps_on_real_texts(smollm2: Path, tmp_path: Path, call: Call) -
     fetched = subprocess.run([sys.executable, str(DATA), str(data)], capture_output=True, text=True, timeout=600)
     if fetched.returncode:
         pytest.skip(fetched.stderr.strip())
-    sizes = {"data.path": data, "data.test_rows": 20, "train.start_prompts": "all", "train.prompts_per_step": 4}
+    sizes = {"data.path": data, "data.test_rows": 20, "train.start_prompts": "all", "train.prompts_per_step": 2}
     sizes |= {"data.train_rows": 500, "data.long_prompts": "drop"}
     sizes |= {"task.target_tokens": 16, "task.tolerance_tokens": 3, "sampling.max_new_tokens": 64}
     sizes |= {"stages.length.steps": 20, "stages.length.temperature": 0.7, "optimizer.learning_rate": 2e-5}

@@ -328,6 +328,9 @@ def test_a_relative_checkpoint_is_of_a_relative_run(paths: RunPaths, monkeypatch
     paths.config.write_text("")
     monkeypatch.chdir(paths.root.parent)
     for name, step in (("step-000002", 2), ("latest", 4)):
-        run, checkpoint = find_checkpoint(f"a/checkpoints/{name}", Path("runs"))
-        assert (run and run.root, checkpoint and checkpoint.step) == (Path("a"), step)
-        assert find_checkpoint(f"{paths.root}/checkpoints/{name}", Path("runs"))[0] == paths
+        named = find_checkpoint(f"a/checkpoints/{name}", Path("runs"))
+        assert named is not None
+        assert (named.run.root, named.checkpoint.step) == (Path("a"), step)
+        by_path = find_checkpoint(f"{paths.root}/checkpoints/{name}", Path("runs"))
+        assert by_path is not None
+        assert by_path.run == paths

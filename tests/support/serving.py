@@ -19,7 +19,7 @@ import smolsum.policy  # noqa: F401  loads a fast BLAS before MLX
 from smolsum.rollout.worker.engines.base import Engine
 from smolsum.rollout.worker.engines.mlx import MlxEngine
 from smolsum.rollout.worker.http_server import HttpServer, listen
-from smolsum.rollout.worker.openai_api import Chat
+from smolsum.rollout.worker.openai_api import OpenAIApi
 from smolsum.rollout.worker.routes import app
 from smolsum.rollout.worker.service import Service
 
@@ -50,7 +50,7 @@ def face(engine: Engine, *, token: str | None = None) -> Iterator[httpx.Client]:
         try:
             await service.start()
             listener = listen("127.0.0.1", 0, token)
-            server = HttpServer(app(service, Chat(service), token=token), listener, ready.set)
+            server = HttpServer(app(service, OpenAIApi(service), token=token), listener, ready.set)
             started[:] = [server, listener.getsockname()[1]]
             await server.serve()
         finally:

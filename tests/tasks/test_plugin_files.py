@@ -12,7 +12,7 @@ from smolsum.runs.paths import RunPaths
 from smolsum.runs.records import RunInfo
 from smolsum.runs.typed_json import encode, to_row
 from smolsum.tasks.plugin_files import Plugin, load_file, plugin_copies, split_reference
-from smolsum.tasks.plugins import name_plugins, require_plugins, use_plugins
+from smolsum.tasks.plugins import require_plugins, use_named_plugins, use_plugins
 
 REWARD = """
 import smolsum
@@ -149,8 +149,8 @@ def test_plugins_of_one_file_name_are_told_apart(make: Make, tmp_path: Path) -> 
     assert len(set(copies)) == 2
     required(run, *copies)
     with refuses("p.py"):
-        name_plugins(copies[:1], None, run.config)
-    name_plugins(copies, None, run.config)
+        use_named_plugins(copies[:1], None, run.config)
+    use_named_plugins(copies, None, run.config)
 
 
 def test_another_function_of_the_same_file_is_another_plugin(make: Make, tmp_path: Path) -> None:

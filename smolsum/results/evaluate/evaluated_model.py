@@ -99,17 +99,17 @@ class TargetOptions:
     fresh: bool = False
     """whether completions are made although another evaluation has them"""
     workers: str = ""
-    """URLs, by comma, of the workers that sample"""
+    """URLs, separated by commas, of the workers that sample"""
 
 
 def find_target(reference: str, options: TargetOptions, *, best: bool = False) -> Target:
     """Return the target that `reference` names: a run (its last checkpoint, or the `best` by validation), the path of a
     checkpoint, or a model as for `smolsum train --model`. Raises UsageError for any other reference."""
     split, decoding, name = options.split, options.decoding, options.name
-    run, checkpoint = find_checkpoint(reference, options.runs_dir)
-    if best and run is None:
+    named = find_checkpoint(reference, options.runs_dir)
+    if best and named is None:
         raise no_best(reference)
-    if run is None or checkpoint is None:
+    if named is None:
         config = _settings(options, _model(reference, options.runs_dir), options.config_file)
         own = f"eval-{_of(config)}{safe_name(reference)}-{split}{_suffix(decoding)}"
         folder = _folder(options.runs_dir, name or own)
@@ -124,9 +124,10 @@ def find_target(reference: str, options: TargetOptions, *, best: bool = False) -
             f"{reference} was trained with its own model and adapter, so it takes no --set {trained}",
             hint="leave it out, or evaluate another model by its name or path",
         )
+    run = named.run
     require_plugins(run)
     config = at_commit(_settings(options, None, run.config), run)
-    checkpoint, chosen = _best(run, config, reference) if best else (checkpoint, "")
+    checkpoint, chosen = _best(run, config, reference) if best else (named.checkpoint, "")
     folder, label = _evaluation(run, checkpoint.step, split, decoding)
     folder = _folder(run.evaluations, name) if name else folder
     return Target(config, folder, name or label, decoding, checkpoint, chosen=chosen, base=base_of(run))

@@ -105,6 +105,7 @@ class Ledger:
         self._known = dict[str, Judgement]()
         """the last judgement of each question, by key and example"""
         for judgement in read_lines(self._path, Judgement, hint="remove that line; its question is asked again"):
+            # a score without attempts came from the cache
             if judgement.judge == judge and not (fresh and judgement.score is not None and not judgement.attempts):
                 self._note(judgement)
         own = {j.key: j for j in self._known.values() if j.score is not None} if fresh else None

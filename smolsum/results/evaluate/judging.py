@@ -142,7 +142,7 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
             estimate = asyncio.run(_estimate(todo, job.criteria, endpoint))
             options.cost.approve(endpoint.model, estimate)  # outside of the event loop, which would delay Ctrl-C
             try:
-                asyncio.run(_ask(todo, job.criteria, endpoint, options, ledger, meter, len(questions) - len(todo)))
+                asyncio.run(_ask(todo, job.criteria, endpoint, options, ledger, meter, done=len(questions) - len(todo)))
             except SmolsumError as error:
                 failure = error
             ledger.take_from_cache(questions)  # the same texts in another example
@@ -169,9 +169,10 @@ async def _ask(
     options: JudgeOptions,
     ledger: Ledger,
     meter: Meter,
+    *,
     done: int,
 ) -> None:
-    """Ask on one client, and record each outcome."""
+    """Ask on one client, and record each outcome; `done` judgements are known already."""
     from smolsum.results.evaluate import geval
 
     by_name, failed = {c.name: c for c in criteria}, 0

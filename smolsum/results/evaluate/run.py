@@ -77,13 +77,13 @@ class EvaluationJob:
     """prompts of the split, which may be more than these; 0: these are all"""
 
     @cached_property
-    def measures(self) -> Mapping[str, Any]:
-        """The settings that the task's measures depend on."""
+    def metric_settings(self) -> Mapping[str, Any]:
+        """The settings that the task's metrics depend on."""
         return self.task.evaluation.measures(self.config)
 
     @property
     def made_from(self) -> dict[str, Any]:
-        """What decides the completions and, as `task`, the measures."""
+        """What decides the completions and, as `task`, the metrics."""
         model = self.config.model
         asked = {
             "tokenizer": self.provenance["tokenizer"],
@@ -97,7 +97,7 @@ class EvaluationJob:
             "dtype": model.dtype,
             "quantize": model.quantize,
             **asked,
-            TASK: {**self.measures, **self.task.evaluation.code(self.config)},
+            TASK: {**self.metric_settings, **self.task.evaluation.code(self.config)},
             KEY: self._key(asked),
         }
 
@@ -131,7 +131,7 @@ class EvaluationJob:
             "sampler": self.decoding.name,
             **({} if self.trained is None else {WEIGHTS: self.weights}),
             **{key: self.provenance[key] for key in FIXED},
-            TASK: self.measures,
+            TASK: self.metric_settings,
             "max_new_tokens": self.config.sampling.max_new_tokens,
         }
 
@@ -265,7 +265,6 @@ def _prepare(target: Target, split: str, retry: str) -> tuple[EvaluationJob, Com
         sample = complete_by_workers if config.workers.urls else complete
         return sample(policy, missing, config, report, version=step or 0, decoding=target.decoding)
 
-    measure = task.evaluation.measurer([chosen, *others], config)
     job = EvaluationJob(
         folder=target.folder,
         label=target.label,

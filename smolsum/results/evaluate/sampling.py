@@ -159,6 +159,7 @@ def complete_by_api(
 
 def _call(prompt: Prompt) -> Call:
     """Return the question that has all messages of the prompt, also what its last one asks for."""
+    # without `sampling.max_new_tokens`: an API completes at its own length, as at its own temperature
     *before, last = prompt.messages
     system = "\n".join(m["content"] for m in before if m["role"] == "system")
     earlier = tuple(m for m in before if m["role"] != "system")
@@ -166,6 +167,7 @@ def _call(prompt: Prompt) -> Call:
 
 
 def _group(prompt: Prompt, text: str, endpoint: Endpoint, tokenizing: Policy) -> RolloutGroup:
+    # an API returns no token ids: these are ours, with an end of sequence, so that `Rollout.length` counts the text
     ids = tuple(tokenizing.tokenizer.encode(text, add_special_tokens=False))
     ended = (*ids, min(tokenizing.eos_ids))
     return RolloutGroup(prompt, (Rollout(ended, (), "stop", 0, endpoint.model, 0, text),))

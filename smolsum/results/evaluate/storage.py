@@ -72,6 +72,7 @@ def write_scores(
     """
     folder.mkdir(parents=True, exist_ok=True)
     replace(folder / SCORES, b"".join(encode(Score, dict(row)) for row in rows), retry)
+    # last, as it marks a finished evaluation (`has_scores`)
     summary = {"schema_version": SCHEMA_VERSION, "n": len(rows), **origin, "metrics": metrics}
     replace(folder / SUMMARY, encode(Summary, summary, indent=2), retry)
 
@@ -135,7 +136,7 @@ def check_origin(folder: Path, origin: Mapping[str, Any], retry: str) -> None:
         then = {KEY: "", **json.loads(path.read_bytes())}
     except (ValueError, TypeError) as error:
         raise SmolsumError(f"{path} is damaged: {error}", hint=f"remove {folder} and evaluate again") from error
-    now[KEY] = then[KEY]
+    now[KEY] = then[KEY]  # need not agree: `_set_key` sees to it
     if then == now:
         return
     if {**then, TASK: now.get(TASK)} == now and not has_scores(folder):  # measured in other ways

@@ -22,9 +22,9 @@ def build(inputs: ReportInputs) -> Page:
     results = configuration_results(inputs)
     study = inputs.follows_study
     metrics = compared(inputs)
-    ways = stage_outcomes(inputs, results, metrics)
+    outcomes = stage_outcomes(inputs, results, metrics)
     sections: list[tuple[str, Iterable[Item]]] = [
-        ("What was found", findings.findings_items(inputs, ways, metrics)),
+        ("What was found", findings.findings_items(inputs, outcomes, metrics)),
         (
             "Results",
             [
@@ -38,9 +38,9 @@ def build(inputs: ReportInputs) -> Page:
             "Quality, length and errors",
             [
                 *lengths.targets_items(inputs),
-                *lengths.histogram_figures(inputs, ways),
-                lengths.validity_table(ways),
-                *lengths.difficulty_figures(ways),
+                *lengths.histogram_figures(inputs, outcomes),
+                lengths.validity_table(outcomes),
+                *lengths.difficulty_figures(outcomes),
                 *(paper.length_figures(inputs, results) if study else []),
                 scores.errors_table(inputs, results),
                 *training.error_figures(inputs),
@@ -78,5 +78,5 @@ def build(inputs: ReportInputs) -> Page:
         for title, items in sections
     ]
     shown = tuple(section for section in found if section.items or section.text)
-    verdict = findings.verdict(inputs, ways, metrics)
+    verdict = findings.verdict(inputs, outcomes, metrics)
     return Page(f"smolsum report: {', '.join(inputs.models)}", verdict, shown)

@@ -56,8 +56,8 @@ def card_files(evidence: RunPaths, facts: CardFacts, folder: Path) -> dict[str, 
         raise UsageError(f"{evidence.name} has no results for a card: {reason}", hint="smolsum eval makes them")
     inputs = comparable(found)
     run, results, metrics = inputs.trained[0], configuration_results(inputs), compared(inputs)
-    ways = stage_outcomes(inputs, results, metrics)
-    first, *others = sections = [printable(one) for one in _sections(inputs, ways)]
+    outcomes = stage_outcomes(inputs, results, metrics)
+    first, *others = sections = [printable(one) for one in _sections(inputs, outcomes)]
     limits = Section("Limits", (), tuple(setup.limits(inputs, results)))
     # more marks than the message has in a row, so that tags and Markdown in it are shown as they are
     marks = max(3, 1 + max(map(len, re.findall("`+", facts.system)), default=0))
@@ -65,11 +65,11 @@ def card_files(evidence: RunPaths, facts: CardFacts, folder: Path) -> dict[str, 
         templates(escaped=False)
         .get_template("card.md.j2")
         .render(
-            metadata=_metadata(run, ways, facts, folder),
+            metadata=_metadata(run, outcomes, facts, folder),
             facts=facts,
             run=run,
             size=_size(facts.parameters),
-            verdict=findings.verdict(inputs, ways, metrics),
+            verdict=findings.verdict(inputs, outcomes, metrics),
             results="\n".join(section_lines(first, folder, FIGURES)),
             base=_on_hub(run, "model"),
             place=PLACE,
@@ -81,7 +81,7 @@ def card_files(evidence: RunPaths, facts: CardFacts, folder: Path) -> dict[str, 
     return {CARD: card, **drawn}
 
 
-def _sections(inputs: ReportInputs, ways: Sequence[StageOutcomes]) -> list[Section]:
+def _sections(inputs: ReportInputs, outcomes: Sequence[StageOutcomes]) -> list[Section]:
     """The sections of a report that say what one run did."""
     metrics = compared(inputs)
     judged = (
@@ -93,7 +93,7 @@ def _sections(inputs: ReportInputs, ways: Sequence[StageOutcomes]) -> list[Secti
         (
             "Results",
             [
-                *findings.findings_items(inputs, ways, metrics, advice=False),
+                *findings.findings_items(inputs, outcomes, metrics, advice=False),
                 scores.headlines_table(inputs),
                 training.stage_results_table(inputs),
                 scores.other_evaluations_table(inputs),
@@ -110,8 +110,8 @@ def _sections(inputs: ReportInputs, ways: Sequence[StageOutcomes]) -> list[Secti
                 *training.curve_figures(inputs),
             ],
         ),
-        # the last table has texts of the data
-        ("Data", setup.data_tables(inputs)[:-1]),
+        # a published card must not have texts of the data
+        ("Data", setup.data_tables(inputs, texts=False)),
     ]
     numbers = {Table: count(1), Figure: count(1)}
     return [
@@ -144,12 +144,12 @@ def _on_hub(run: TrainedRun, section: str) -> HubName | None:
     return hub_name(path) if path in run.info.revisions else None
 
 
-def _metadata(run: TrainedRun, ways: Sequence[StageOutcomes], facts: CardFacts, folder: Path) -> str:
+def _metadata(run: TrainedRun, outcomes: Sequence[StageOutcomes], facts: CardFacts, folder: Path) -> str:
     """The card's metadata as YAML."""
     from huggingface_hub import EvalResult, ModelCardData
 
     base, data = (_on_hub(run, section) for section in ("model", "data"))
-    summary, changes = run.last.summary, ways[0].end.changes if ways else {}
+    summary, changes = run.last.summary, outcomes[0].end.changes if outcomes else {}
     source = (run.last.folder / SUMMARY).relative_to(folder).as_posix()
     results = []
     for headline in summary.headlines:

@@ -67,7 +67,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Spot:
-    """A point of a way through a plot, with its intervals; ends that are not known are NaN."""
+    """A point of a trajectory through a plot, with its intervals; ends that are not known are NaN."""
 
     name: str
     x: float
@@ -77,7 +77,7 @@ class Spot:
 
 
 @dataclass(frozen=True)
-class Way:
+class Trajectory:
     """Points in the order in which they were reached."""
 
     name: str
@@ -122,11 +122,13 @@ def scatter(series: Sequence[PlotSeries], *, alt: str, x_title: str, y_title: st
     return _svg(drawn + legend, 318 + tall, alt)
 
 
-def ways(ways: Sequence[Way], *, alt: str, x_axis: AxisText, y_axis: AxisText, front: Sequence[Spot] = ()) -> str:
-    """Return ways as arrows from point to point, each point with a cross of its intervals; better is up and right. The
-    best way's last point has a ring. A single way has names at its points, several have numbers and a legend; steps
-    join `front` from the left."""
-    spots = [spot for way in ways for spot in way.spots]
+def trajectory_plot(
+    trajectories: Sequence[Trajectory], *, alt: str, x_axis: AxisText, y_axis: AxisText, front: Sequence[Spot] = ()
+) -> str:
+    """Return trajectories as arrows from point to point, each point with a cross of its intervals; better is up and
+    right. The best one's last point has a ring. A single one has names at its points, several have numbers and a
+    legend; steps join `front` from the left."""
+    spots = [spot for trajectory in trajectories for spot in trajectory.spots]
     xs = [value for spot in spots for value in (spot.x, *spot.x_interval) if math.isfinite(value)]
     ys = [value for spot in spots for value in (spot.y, *spot.y_interval) if math.isfinite(value)]
     height = 290.0
@@ -146,31 +148,34 @@ def ways(ways: Sequence[Way], *, alt: str, x_axis: AxisText, y_axis: AxisText, f
     taken: list[Point] = []
     arrows: set[tuple[Point, Point]] = set()
     dots: set[Point] = set()
-    for number, way in enumerate(ways, start=1):
-        colour, points = _class(number - 1), [axes.place(spot.x, spot.y) for spot in way.spots]
+    for number, trajectory in enumerate(trajectories, start=1):
+        colour, points = _class(number - 1), [axes.place(spot.x, spot.y) for spot in trajectory.spots]
         for start, end in pairwise(points):
             if (start, end) not in arrows and math.dist(start, end) > 8:
                 parts.append(f'<g class="way {colour}">{_arrow(start, end)}</g>')
                 shares = [part / 20 for part in range(21)]
                 taken += [(start[0] + s * (end[0] - start[0]), start[1] + s * (end[1] - start[1])) for s in shares]
             arrows.add((start, end))
-        for spot, (x, y) in zip(way.spots, points, strict=True):
-            last = spot is way.spots[-1]
+        for spot, (x, y) in zip(trajectory.spots, points, strict=True):
+            last = spot is trajectory.spots[-1]
             if (x, y) not in dots or last:
                 parts.append(_cross(spot, axes, colour))
-                title = escape(f"{way.name}: {spot.name}" if last and len(ways) > 1 else spot.name)
+                title = escape(f"{trajectory.name}: {spot.name}" if last and len(trajectories) > 1 else spot.name)
                 kind = "end" if last else "from"
-                ring = f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="7.5"/>' if way.best and last else ""
+                ring = f'<circle class="ring" cx="{x:.1f}" cy="{y:.1f}" r="7.5"/>' if trajectory.best and last else ""
                 parts.append(
                     f'<g class="dot {colour} {kind}"><title>{title}</title>{ring}'
                     f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4"/></g>'
                 )
             dots.add((x, y))
-            labels[spot.name if len(ways) == 1 or not last else str(number), (x, y)] = None
+            labels[spot.name if len(trajectories) == 1 or not last else str(number), (x, y)] = None
     parts.append(_labels(list(labels), frame, taken))
-    if len(ways) == 1:
+    if len(trajectories) == 1:
         return _svg("".join(parts), height + 26, alt)
-    names = [f"{number} {way.name}{' (best)' * way.best}" for number, way in enumerate(ways, start=1)]
+    names = [
+        f"{number} {trajectory.name}{' (best)' * trajectory.best}"
+        for number, trajectory in enumerate(trajectories, start=1)
+    ]
     legend, tall = _legend(names, height + 26, WIDTH)
     return _svg("".join(parts) + legend, height + 30 + tall, alt)
 

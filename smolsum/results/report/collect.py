@@ -186,7 +186,7 @@ class TrainedRun:
         return [row for row in self.metrics[-last:] if all(isinstance(row.get(key), int | float) for key in keys)]
 
     @property
-    def first(self) -> EvaluationResult | None:
+    def start(self) -> EvaluationResult | None:
         """The evaluation of the model before training."""
         return next((e for e in reversed(self.evaluations) if e.step == 0), None)
 
@@ -278,9 +278,10 @@ class ReportInputs:
         return self.evaluations[0].summary.score or COMPOSITE
 
     @cached_property
-    def measures(self) -> tuple[Metric, ...]:
+    def rated_headlines(self) -> tuple[Metric, ...]:
         """The headlines of which some values are better: as the evaluations state them, or else as the task has them
         now."""
+        # backwards, so that what the first evaluation says of a metric stays
         found = {
             one.name: Metric(one.name, one.title, one.form, better=one.better, role=one.role, column=one.column)
             for e in reversed(self.evaluations)

@@ -45,6 +45,7 @@ def _most_frequent(inputs: ReportInputs, of: Callable[[EvaluationResult], T | No
     """The value that the most runs (evaluations of their last step) and baselines have; None without any value."""
     found = [{of(e) for e in run.evaluations if e.step == run.last.step} for run in inputs.trained]
     found += [{of(e)} for e in inputs.baselines]
+    # sorted, as the order of a set is another in each process, and it decides a tie
     counts = Counter(value for values in found for value in sorted(filter(None, values)))
     return counts.most_common(1)[0][0] if counts else None
 

@@ -50,7 +50,7 @@ def difference(metric: Metric, value: float) -> str:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedMetrics:
     """The metrics that outcomes are compared by."""
 
     quality: Metric
@@ -148,11 +148,11 @@ class StageOutcomes:
         return (*([self.start] if self.start else []), *self.stages)
 
 
-def compared(inputs: ReportInputs) -> Compared:
+def compared(inputs: ReportInputs) -> ComparedMetrics:
     """Return the metrics that the task compares by: as its evaluations state them, or else as the task does now. A task
     without roles is compared by its score. A judge's composite replaces the quality if all that is compared has one.
     Where nothing can have the quality, as without references, the constraint alone is compared."""
-    metrics = inputs.measures
+    metrics = inputs.rated_headlines
     entries = _compared_evaluations(inputs)
     unjudged = tuple(e for e in entries if e.metric(COMPOSITE) is None)
     quality = next((metric for metric in metrics if metric.role == "quality"), None)
@@ -167,7 +167,7 @@ def compared(inputs: ReportInputs) -> Compared:
     if constraint is not None and all(e.summary.metrics.get(quality.name, 0.0) is None for e in entries):
         unmeasured, quality, constraint = quality, constraint, None
     others = (metric for metric in metrics if metric.name not in (quality.name, constraint and constraint.name))
-    return Compared(quality, constraint, tuple(others), len(entries) - len(unjudged), unjudged, unmeasured)
+    return ComparedMetrics(quality, constraint, tuple(others), len(entries) - len(unjudged), unjudged, unmeasured)
 
 
 def _compared_evaluations(inputs: ReportInputs) -> list[EvaluationResult]:
@@ -183,7 +183,7 @@ def _compared_evaluations(inputs: ReportInputs) -> list[EvaluationResult]:
 
 
 def stage_outcomes(
-    inputs: ReportInputs, results: Sequence[ConfigurationResult], metrics: Compared
+    inputs: ReportInputs, results: Sequence[ConfigurationResult], metrics: ComparedMetrics
 ) -> list[StageOutcomes]:
     """Return the outcomes of every trained configuration, those of a model together and the length-only ones first."""
     baselines = (one for model in inputs.models if (one := baseline_of(inputs, model)) is not None)
@@ -216,7 +216,7 @@ def _is_start(evaluation: EvaluationResult, run: TrainedRun) -> bool:
 
 
 def _stages(
-    one: ConfigurationResult, start: EvaluationResult | None, metrics: Compared, runs: Sequence[TrainedRun]
+    one: ConfigurationResult, start: EvaluationResult | None, metrics: ComparedMetrics, runs: Sequence[TrainedRun]
 ) -> list[Outcome]:
     """The outcomes after each stage that was evaluated in every seed; `runs` are all of the report."""
     found = []
@@ -255,7 +255,7 @@ def _seconds(run: TrainedRun) -> dict[int, float]:
 
 
 def _changes(
-    metrics: Compared, start: EvaluationResult | None, evaluations: Sequence[EvaluationResult]
+    metrics: ComparedMetrics, start: EvaluationResult | None, evaluations: Sequence[EvaluationResult]
 ) -> dict[str, Change]:
     found = {metric.name: _change(metric, start, evaluations) for metric in metrics.every}
     return {name: change for name, change in found.items() if change is not None}
@@ -296,7 +296,7 @@ def _interval(values_SN: NDArray[np.float64], mean: float, within: bool) -> tupl
     return (max(0.0, low), min(1.0, high)) if within else (low, high)
 
 
-def _adjust(found: Sequence[StageOutcomes], metrics: Compared) -> None:
+def _adjust(found: Sequence[StageOutcomes], metrics: ComparedMetrics) -> None:
     """Adjust the p values by Holm, each metric over all outcomes; what several configurations share counts once."""
     for metric in metrics.every:
         alike: dict[tuple[str, tuple[str, ...]], list[Change]] = {}
@@ -309,14 +309,14 @@ def _adjust(found: Sequence[StageOutcomes], metrics: Compared) -> None:
                 change.p_holm = p
 
 
-def best_of(found: Sequence[StageOutcomes], metric: Metric) -> StageOutcomes | None:
+def best_configuration(found: Sequence[StageOutcomes], metric: Metric) -> StageOutcomes | None:
     """Return the outcomes that end with the best value of a metric; the first of equals, None if none has it."""
     have = [one for one in found if metric.name in one.end.changes]
     sign = -1.0 if metric.better == "lower" else 1.0
     return max(have, key=lambda one: sign * one.end.changes[metric.name].value, default=None)
 
 
-def within_half(trained: StageOutcomes, constraint: Metric) -> bool:
+def keeps_constraint(trained: StageOutcomes, constraint: Metric) -> bool:
     """Return whether a configuration ends with its constraint kept in at least half of the examples."""
     change = trained.end.changes.get(constraint.name)
     return change is not None and (change.value <= 0.5 if constraint.better == "lower" else change.value >= 0.5)

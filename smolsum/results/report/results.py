@@ -101,7 +101,7 @@ def flip_cells(flips: McNemar) -> tuple[Cell, Cell, Cell]:
 
 
 def cells_of_test(
-    result: PairedResult, p_holm: float | None, *tallied: Cell, ways: tuple[str, str] = ("better", "worse")
+    result: PairedResult, p_holm: float | None, *tallied: Cell, labels: tuple[str, str] = ("better", "worse")
 ) -> tuple[Cell, ...]:
     """Return cells for t, p, significance, the adjusted p unless it is None, the interval, what is `tallied`, and in
     words which way a significant difference goes. What is undefined (NaN) is a dash."""
@@ -113,12 +113,12 @@ def cells_of_test(
         tested.append(number(p_holm, p_value))
     low, high = map(signed(3), (result.ci_low, result.ci_high))
     interval = DASH if math.isnan(result.ci_low) else Cell(f"[{low}, {high}]")
-    return (*tested, interval, *tallied, direction_cell(result, ways))
+    return (*tested, interval, *tallied, direction_cell(result, labels))
 
 
-def direction_cell(result: PairedResult, ways: tuple[str, str]) -> Cell:
+def direction_cell(result: PairedResult, labels: tuple[str, str]) -> Cell:
     """Return in words which way a significant difference goes; a dash for one that is not, or undefined (NaN)."""
-    return Cell(ways[result.delta <= 0]) if result.p < ALPHA else DASH
+    return Cell(labels[result.delta <= 0]) if result.p < ALPHA else DASH
 
 
 @dataclass(frozen=True)
@@ -194,20 +194,20 @@ def configuration_results(inputs: ReportInputs) -> list[ConfigurationResult]:
         run.paths.root for one in baselines.values() if one and one.runs[0].strategy == LENGTH_ONLY for run in one.runs
     }
     others = [(run, run.config) for run in inputs.trained if run.paths.root not in used]
-    found = [_result(group) for group in group_seeds(others)]
-    names = [(one.model, one.name) for one in found]
-    found = [
-        replace(one, name=f"{one.name} · {one.runs[0].name}")
-        if names.count((one.model, one.name)) > 1 or one.strategy == LENGTH_ONLY
-        else one
-        for one in found
+    results = [_result(group) for group in group_seeds(others)]
+    names = [(result.model, result.name) for result in results]
+    named = [
+        replace(result, name=f"{result.name} · {result.runs[0].name}")
+        if names.count((result.model, result.name)) > 1 or result.strategy == LENGTH_ONLY
+        else result
+        for result in results
     ]
     order = {reward: place for place, reward in enumerate(REWARD_SETS)}
-    found.sort(key=lambda one: (one.model.casefold(), one.strategy, order.get(one.reward, len(order)), one.name))
-    tested = [_tested(one, baselines[one.model], inputs.criteria) for one in found]
-    adjusted = holm([one.test.p if one.test else math.nan for one in tested])
-    tallies = tally([one.tests for one in tested])
-    return [replace(one, p_holm=p, tally=found) for one, p, found in zip(tested, adjusted, tallies, strict=True)]
+    named.sort(key=lambda one: (one.model.casefold(), one.strategy, order.get(one.reward, len(order)), one.name))
+    tested = [_tested(result, baselines[result.model], inputs.criteria) for result in named]
+    adjusted = holm([result.test.p if result.test else math.nan for result in tested])
+    tallies = tally([result.tests for result in tested])
+    return [replace(result, p_holm=p, tally=cell) for result, p, cell in zip(tested, adjusted, tallies, strict=True)]
 
 
 def _result(group: Sequence[TrainedRun]) -> ConfigurationResult:
@@ -240,15 +240,17 @@ def tally(comparisons: Sequence[Mapping[str, PairedResult]]) -> list[Cell]:
     """Return in how many of its columns each comparison differs, as `5/5 better`; a dash without a test. Higher values
     are better. The p values of a column are adjusted by Holm over all the comparisons, as those of the composite are;
     undefined ones count as not significant."""
-    ways: list[list[str]] = [[] for _ in comparisons]
+    directions: list[list[str]] = [[] for _ in comparisons]
     for column in dict.fromkeys(column for tests in comparisons for column in tests):
         tested = [tests.get(column) for tests in comparisons]
-        for way, one, p in zip(ways, tested, holm([one.p if one else math.nan for one in tested]), strict=True):
+        for direction, one, p in zip(
+            directions, tested, holm([one.p if one else math.nan for one in tested]), strict=True
+        ):
             if one is not None and p < ALPHA:
-                way.append("better" if one.delta > 0 else "worse")
+                direction.append("better" if one.delta > 0 else "worse")
     cells = []
-    for tests, way in zip(comparisons, ways, strict=True):
-        counts = (f"{way.count(word)}/{len(tests)} {word}" for word in ("better", "worse") if word in way)
+    for tests, direction in zip(comparisons, directions, strict=True):
+        counts = (f"{direction.count(word)}/{len(tests)} {word}" for word in ("better", "worse") if word in direction)
         cells.append(Cell(", ".join(counts) or f"0/{len(tests)}") if tests else DASH)
     return cells
 

@@ -73,7 +73,7 @@ class Choice:
     reason: str = "length"
 
 
-class Chat:
+class OpenAIApi:
     """Answers OpenAI's requests with rollouts of a service."""
 
     def __init__(self, service: Service) -> None:
@@ -111,6 +111,7 @@ class Chat:
             new = min(room, DEFAULT_TOKENS)
         if not least <= new <= room:
             raise BadBodyError(f"{limit} is {new}, not from {least} to {room}", param=limit)
+        # below 2^62, so that the seeds of the further choices stay below the limit of 2^63
         seed = secrets.randbits(62) if body.seed is None else body.seed % 2**62
         every = [(prompt, seed + n) for prompt in prompts for n in range(body.n)]
         requests = [SampleRequest(str(place), *each) for place, each in enumerate(every)]
@@ -230,6 +231,7 @@ class Chat:
                 piece = Choice()
 
         if job.body.echo and job.body.likeliest is not None:
+            # nothing comes before the first token, so it has no log-prob
             first = SampledToken(request.prompt_ids[0], float("nan"))
             piece.prompt = [first, *await self.service.score_text(request.prompt_ids, job.terms.likeliest)]
         if not job.terms.max_new_tokens:

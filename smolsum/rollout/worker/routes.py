@@ -33,7 +33,7 @@ from smolsum.llm.client import is_loopback
 from smolsum.rollout.protocol import ErrorAnswer
 from smolsum.rollout.worker.bodies import ChatBody, CompletionBody, read_logprobs, read_openai, read_rollouts
 from smolsum.rollout.worker.engines.base import EngineError
-from smolsum.rollout.worker.openai_api import Chat, UnknownModelError, error_body
+from smolsum.rollout.worker.openai_api import OpenAIApi, UnknownModelError, error_body
 from smolsum.rollout.worker.service import ConflictError, Service, prometheus
 from smolsum.weights.delta import CorruptPatchError
 
@@ -59,7 +59,7 @@ class TooLargeError(SmolsumError):
     """A body is longer than any valid one."""
 
 
-def app(service: Service, chat: Chat, *, token: str | None) -> ASGIApp:
+def app(service: Service, openai: OpenAIApi, *, token: str | None) -> ASGIApp:
     """Return the API of a service that has started. With a token, every request needs it as a bearer token."""
     limits = {"vocabulary": service.engine.facts["vocab_size"], "max_model_len": service.engine.max_model_len}
 
@@ -83,18 +83,18 @@ def app(service: Service, chat: Chat, *, token: str | None) -> ASGIApp:
         return Json(await service.put(await _body(request, service.max_bytes)))
 
     async def completions(request: Request, *, kind: type[CompletionBody | ChatBody]) -> Response:
-        body = await _parse(request, partial(read_openai, kind=kind), chat.max_bytes)
+        body = await _parse(request, partial(read_openai, kind=kind), openai.max_bytes)
         service.require()
-        job = await chat.read(body)
+        job = await openai.read(body)
         if job.body.stream:
-            return StreamingResponse(chat.stream(job), media_type="text/event-stream")
-        return Json(await _while_connected(request, chat.answer(job)))
+            return StreamingResponse(openai.stream(job), media_type="text/event-stream")
+        return Json(await _while_connected(request, openai.answer(job)))
 
     async def models(_: Request) -> Response:
-        return Json(chat.models())
+        return Json(openai.models())
 
     async def model(request: Request) -> Response:
-        return Json(chat.model(request.path_params["name"]))
+        return Json(openai.model(request.path_params["name"]))
 
     served = Starlette(
         routes=[
@@ -196,6 +196,7 @@ STATUS: tuple[tuple[type[SmolsumError], int], ...] = (
     (UsageError, 422),
     (EngineError, 503),
 )
+"""the status of an error, by the first class that it is of: an UnknownModelError is a UsageError too"""
 
 
 async def _failure(request: Request, error: Exception) -> Response:

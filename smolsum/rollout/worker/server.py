@@ -18,7 +18,7 @@ from smolsum.rollout.worker.engines.mlx import MlxEngine
 from smolsum.rollout.worker.engines.vllm import VllmEngine
 from smolsum.rollout.worker.engines.vllm_setup import NONE_ADDED, AddedFlags
 from smolsum.rollout.worker.http_server import HttpServer, url
-from smolsum.rollout.worker.openai_api import Chat
+from smolsum.rollout.worker.openai_api import OpenAIApi
 from smolsum.rollout.worker.routes import app
 from smolsum.rollout.worker.service import Service
 
@@ -77,7 +77,7 @@ async def _serve(settings: Settings, folder: Path, listener: socket.socket, read
     stops: list[asyncio.Task[None]] = []
     try:
         await service.start()
-        api = app(service, Chat(service), token=settings.token)
+        api = app(service, OpenAIApi(service), token=settings.token)
         server = HttpServer(api, listener, lambda: ready(url(settings.host, listener)))
 
         failure = loop.create_task(engine.failed())

@@ -169,7 +169,7 @@ class Service:
         for a full disk; the old weights are served on in each case.
         """
         began = time.perf_counter()
-        async with self._putting:
+        async with self._putting:  # one at a time, as a patch is decoded against what is served
             self.require()
             header = await asyncio.to_thread(delta.read, body)
             self._check(header)

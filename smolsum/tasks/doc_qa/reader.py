@@ -62,7 +62,7 @@ def check_reader(example: Mapping[str, Any], task: DocQaConfig) -> None:
         raise _needs_facts()
 
 
-def measures(config: Config) -> dict[str, Any]:
+def metric_settings(config: Config) -> dict[str, Any]:
     """Return the settings that measures depend on, and which models at which endpoints reader and grader are. Raises
     what `check_reader` raises."""
     task = settings(config)

@@ -30,7 +30,7 @@ from smolsum.tasks.base import (
 )
 from smolsum.tasks.data import Example, Split
 from smolsum.tasks.doc_qa.documents import load
-from smolsum.tasks.doc_qa.reader import answered, check_reader, measures, ranked, reading, share
+from smolsum.tasks.doc_qa.reader import answered, check_reader, metric_settings, ranked, reading, share
 from smolsum.tasks.doc_qa.settings import RULES, DocQaConfig, settings
 from smolsum.tasks.text_metrics import copied_share, count_words, first_words, repeated_trigrams, word_limit_reward
 from smolsum.types import Prompt, Rollout, RolloutGroup
@@ -148,7 +148,7 @@ TASK = Task(
     ),
     evaluation=TaskEvaluation(
         measurer=measurer,
-        measures=measures,
+        measures=metric_settings,
         ask_ahead=ask_ahead,
         summarise=summarise,
         step_metrics=step_metrics,

@@ -11,7 +11,6 @@ from smolsum.errors import UsageError
 from smolsum.tasks.base import Messages, chat, with_instruction
 from smolsum.tasks.data import Example
 
-PLACEHOLDER = "{target}"
 """what a request must have, perhaps with a format"""
 PLAIN = "plain"
 """the baseline's prompt where each prompt states its own length"""
@@ -134,13 +133,14 @@ def _check_targets(config: Config) -> None:
         )
     make_targets(task.targets, task.held_out_targets)
     try:
-        stated = task.length_request.format(target=1, unit=task.unit) != task.length_request.format(target=2, unit="")
+        # of two targets, which a text that states its target tells apart
+        texts = {task.length_request.format(target=target, unit=task.unit) for target in (1, 2)}
     except (LookupError, ValueError) as error:
         raise UsageError(
             f"task.length_request = {task.length_request!r} cannot be filled in: {error!r:.80}",
             hint='--set task.length_request=" Use {target} {unit}."',
         ) from error
-    if not stated or PLACEHOLDER[:-1] not in task.length_request:
+    if len(texts) == 1:
         raise UsageError(
             f"task.length_request = {task.length_request!r} does not state the target, so that no prompt asks for one",
             hint='--set task.length_request=" Use {target} {unit}."',

@@ -40,12 +40,12 @@ from smolsum.tasks.tldr.lengths import (
 from smolsum.tasks.tldr.settings import TldrConfig, baselines, check, messages, targets_of, variant
 from smolsum.types import Prompt, Rollout
 
-TEXT = (
+MEAN_COLUMNS = (
     "rouge", "meteor", "bleu", "supported", "copied", "novel_bigrams", "novel_trigrams", "repeated_trigrams", "empty",
     "truncated",
 )  # fmt: skip
 """columns whose means it has under their own names"""
-FACTS = ("right", "wrong", "missing")
+FACT_COUNTS = ("right", "wrong", "missing")
 COPIED, REPETITIVE, UNFAITHFUL = 0.5, 0.2, 0.5
 """error thresholds: shares of copied words and of repeated trigrams, upper bounds; the judge's faithfulness, a lower"""
 
@@ -76,7 +76,7 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
             "novel_trigrams": novel_ngrams(rollout.text, prompt.source, 3),
             "repeated_trigrams": repeated_trigrams(rollout.text),
             # a constraint on them bounds nothing where the data have none
-            **({} if known else dict.fromkeys((f"facts_{key}" for key in FACTS), None)),
+            **({} if known else dict.fromkeys((f"facts_{key}" for key in FACT_COUNTS), None)),
         }
         if known and prompt.metadata.get("facts"):
             count = count_facts(rollout.text, prompt.metadata["facts"], known)
@@ -90,10 +90,10 @@ def summarise(rows: Sequence[MetricRow]) -> Summary:
     """Return lengths, and means over the examples that have a value. `facts/wrong_share` is the split's wrongly stated
     facts over all stated ones, `facts/covered_share` the rightly stated ones over all that the posts have. Posts
     without facts count in neither; `facts/posts_without` is their number."""
-    summary: Summary = {**length_summary(rows), **{key: mean(rows, key) for key in TEXT}}
+    summary: Summary = {**length_summary(rows), **{key: mean(rows, key) for key in MEAN_COLUMNS}}
     if stated := [row for row in rows if row.get("facts_right") is not None]:
-        right, wrong, missing = (sum(row[f"facts_{key}"] for row in stated) for key in FACTS)
-        summary |= {f"facts/{key}": mean(stated, f"facts_{key}") for key in FACTS}
+        right, wrong, missing = (sum(row[f"facts_{key}"] for row in stated) for key in FACT_COUNTS)
+        summary |= {f"facts/{key}": mean(stated, f"facts_{key}") for key in FACT_COUNTS}
         summary["facts/posts_without"] = len(rows) - len(stated)
         summary["facts/wrong_share"] = wrong / (right + wrong) if right + wrong else None
         summary["facts/covered_share"] = right / (right + missing) if right + missing else None

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from smolsum.results.report import charts
-from smolsum.results.report.charts import AxisText, Band, Plot, PlotSeries, Spot, Way
+from smolsum.results.report.charts import AxisText, Band, Plot, PlotSeries, Spot, Trajectory
 
 AXIS = AxisText("x", str)
 
@@ -45,8 +45,8 @@ def test_values_that_are_none_are_not_drawn() -> None:
 def test_a_front_goes_down_before_right() -> None:
     """What a front encloses is what its points beat: no corner is better than every point."""
     spots = [Spot("", 0.0, 1.0), Spot("", 1.0, 0.0)]
-    points = [Way(name, (spot,)) for name, spot in zip("ab", spots, strict=True)]
-    svg = charts.ways(points, alt="x", x_axis=AXIS, y_axis=AXIS, front=spots)
+    points = [Trajectory(name, (spot,)) for name, spot in zip("ab", spots, strict=True)]
+    svg = charts.trajectory_plot(points, alt="x", x_axis=AXIS, y_axis=AXIS, front=spots)
     assert re.search(r'class="front" d="M[\d.]+ [\d.]+V[\d.]+H[\d.]+"', svg)
     assert "1 a" in svg
 
@@ -54,8 +54,8 @@ def test_a_front_goes_down_before_right() -> None:
 def test_numbers_do_not_cover_one_another() -> None:
     """Of thirteen points of which some coincide, every number is legible and inside the plot."""
     spots = [(0.0, 0.0), (1.0, 1.0), *[(0.5, 0.5)] * 4, *[(0.5 + i / 200, 0.5 - i / 300) for i in range(6)], (1.0, 0.0)]
-    points = [Way(f"n{i}", (Spot("", *spot),)) for i, spot in enumerate(spots)]
-    svg = charts.ways(points, alt="x", x_axis=AXIS, y_axis=AXIS)
+    points = [Trajectory(f"n{i}", (Spot("", *spot),)) for i, spot in enumerate(spots)]
+    svg = charts.trajectory_plot(points, alt="x", x_axis=AXIS, y_axis=AXIS)
     found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text-anchor="middle">(\d+)<', svg)
     assert [text for _, _, text in found] == [str(i) for i in range(1, 14)]
     boxes = [(float(x) - len(text) * charts.LETTER / 2, float(y), len(text) * charts.LETTER) for x, y, text in found]
@@ -72,8 +72,11 @@ def test_names_cannot_break_a_drawing() -> None:
         charts.heat([name, "b"], [name, "b"], [[1.0, math.nan], [math.nan, 1.0]], alt=name, show=str),
         charts.bars([name], [name], [[0.5]], alt=name),
         charts.scatter([PlotSeries(name, ((0.0, 0.0),))], alt=name, x_title=name, y_title=name),
-        charts.ways(
-            [Way(name, (Spot(name, 0.0, 0.0), Spot(name, 1.0, 1.0)))], alt=name, x_axis=AxisText(name, str), y_axis=AXIS
+        charts.trajectory_plot(
+            [Trajectory(name, (Spot(name, 0.0, 0.0), Spot(name, 1.0, 1.0)))],
+            alt=name,
+            x_axis=AxisText(name, str),
+            y_axis=AXIS,
         ),
         charts.spans([name], [(0.0, 0.0, 1.0)], alt=name, x_title=name),
     ]
@@ -167,7 +170,7 @@ def test_steps_have_whole_ticks(last: float) -> None:
 def test_better_is_up_and_right() -> None:
     spots = (Spot("worse", 0.9, 0.9), Spot("better", 0.1, 0.1))
     axis = AxisText("x", str, lower_is_better=True)
-    svg = charts.ways([Way("a", spots)], alt="x", x_axis=axis, y_axis=axis)
+    svg = charts.trajectory_plot([Trajectory("a", spots)], alt="x", x_axis=axis, y_axis=axis)
     found = re.findall(r'<title>(\w+)</title><circle cx="([\d.]+)" cy="([\d.]+)"', svg)
     places = {name: (float(x), float(y)) for name, x, y in found}
     assert places["better"][0] > places["worse"][0]

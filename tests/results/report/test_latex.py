@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from smolsum.results.report import charts
-from smolsum.results.report.charts import AxisText, Spot, Way
+from smolsum.results.report.charts import AxisText, Spot, Trajectory
 from smolsum.results.report.document import Cell, Page, Section, Table, number, plain
 from smolsum.results.report.latex import to_latex, to_tikz
 
@@ -97,9 +97,9 @@ def test_long_names_and_texts_break(table: Table, width: str) -> None:
 
 def test_drawings_are_where_the_page_has_them() -> None:
     """Each shape of an SVG is one of TikZ, at the same place, with its texts escaped."""
-    way = Way("50% & more", (Spot("a_b", 0.0, 0.0, (0.0, 0.1), (-0.1, 0.1)), Spot("c", 1.0, 1.0)))
+    trajectory = Trajectory("50% & more", (Spot("a_b", 0.0, 0.0, (0.0, 0.1), (-0.1, 0.1)), Spot("c", 1.0, 1.0)))
     axis = AxisText("x", lambda value: f"{value:g}%")
-    svg = charts.ways([way], alt="x", x_axis=axis, y_axis=axis)
+    svg = charts.trajectory_plot([trajectory], alt="x", x_axis=axis, y_axis=axis)
     drawn = to_tikz(svg)
     for x, y in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', svg):
         assert f"({float(x):g},{float(y):g}) circle" in drawn

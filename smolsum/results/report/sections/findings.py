@@ -28,15 +28,15 @@ from smolsum.results.report.document import (
 from smolsum.results.report.outcomes import (
     NO_DIFFERENCE,
     Change,
-    Compared,
+    ComparedMetrics,
     Outcome,
     StageOutcomes,
-    best_of,
+    best_configuration,
     difference,
     is_share,
+    keeps_constraint,
     show,
     titled,
-    within_half,
 )
 from smolsum.results.report.shell_commands import judge_command, untrained_command
 from smolsum.stats.paired import ALPHA
@@ -48,13 +48,13 @@ LAST = 20
 """steps at the end of a run that a constraint's numbers are the mean of"""
 
 
-def verdict(inputs: ReportInputs, configurations: Sequence[StageOutcomes], metrics: Compared) -> str:
+def verdict(inputs: ReportInputs, configurations: Sequence[StageOutcomes], metrics: ComparedMetrics) -> str:
     """Return what was found, a line of a few sentences for each model."""
     lines = [_model_verdict(inputs, model, configurations, metrics) for model in inputs.models]
     return "\n".join(filter(None, [*lines, _partly_judged(metrics)]))
 
 
-def _partly_judged(metrics: Compared) -> str:
+def _partly_judged(metrics: ComparedMetrics) -> str:
     """A sentence on a judge who scored a part of what is compared; empty if it scored all or nothing."""
     if not metrics.judged or not metrics.unjudged:
         return ""
@@ -62,7 +62,9 @@ def _partly_judged(metrics: Compared) -> str:
     return f"The judge has scored {metrics.judged} of {count} evaluations, so {metrics.quality.title} is compared."
 
 
-def _model_verdict(inputs: ReportInputs, model: str, configurations: Sequence[StageOutcomes], metrics: Compared) -> str:
+def _model_verdict(
+    inputs: ReportInputs, model: str, configurations: Sequence[StageOutcomes], metrics: ComparedMetrics
+) -> str:
     mine = [one for one in configurations if one.model == model]
     quality, constraint = metrics.quality, metrics.constraint
     if not mine:
@@ -71,7 +73,7 @@ def _model_verdict(inputs: ReportInputs, model: str, configurations: Sequence[St
             return f"{model}: no trained configuration yet." if model in inputs.trainable else ""
         value = (min if quality.better == "lower" else max)(values)
         return f"{model}: {show(quality, value)} in {_called(inputs, quality)}, without training."
-    if (best := best_of(mine, quality)) is None:
+    if (best := best_configuration(mine, quality)) is None:
         return f"{model}: no trained configuration has {quality.title} yet."
     end = best.end.changes
     kept = end.get(constraint.name) if constraint is not None else None
@@ -92,11 +94,11 @@ def _model_verdict(inputs: ReportInputs, model: str, configurations: Sequence[St
     return " ".join(filter(None, [*found, _price(best, metrics)]))
 
 
-def _best_within(best: StageOutcomes, mine: Sequence[StageOutcomes], metrics: Compared) -> str:
+def _best_within(best: StageOutcomes, mine: Sequence[StageOutcomes], metrics: ComparedMetrics) -> str:
     """A sentence on the best of those that keep the constraint in half of the examples, if the best does not."""
     quality, constraint = metrics.quality, metrics.constraint
-    within = [one for one in mine if constraint is not None and within_half(one, constraint)]
-    if constraint is None or best in within or (other := best_of(within, quality)) is None:
+    within = [one for one in mine if constraint is not None and keeps_constraint(one, constraint)]
+    if constraint is None or best in within or (other := best_configuration(within, quality)) is None:
         return ""
     return (
         f"Of those with {constraint.title} in at {'most' if constraint.better == 'lower' else 'least'} half of the "
@@ -155,14 +157,14 @@ def _lost(trained: StageOutcomes, constraint: Metric | None) -> str:
     return f"After the stage {best} it was {constraint.title} {kept[best].text}."
 
 
-def _price(best: StageOutcomes, metrics: Compared) -> str:
+def _price(best: StageOutcomes, metrics: ComparedMetrics) -> str:
     """What the best costs: time, and what became worse."""
     parts = [] if best.end.minutes is None else [f"{best.end.minutes:.1f} minutes of training"]
     parts += [_worse(change) for change in _worsened(best.end, metrics)]
     return f"Price: {', '.join(parts)}." if parts else ""
 
 
-def _worsened(outcome: Outcome, metrics: Compared) -> list[Change]:
+def _worsened(outcome: Outcome, metrics: ComparedMetrics) -> list[Change]:
     changes = (outcome.changes[metric.name] for metric in metrics.others if metric.name in outcome.changes)
     return [change for change in changes if change.direction == "worse"]
 
@@ -172,7 +174,7 @@ def _worse(change: Change) -> str:
 
 
 def findings_items(
-    inputs: ReportInputs, configurations: Sequence[StageOutcomes], metrics: Compared, *, advice: bool = True
+    inputs: ReportInputs, configurations: Sequence[StageOutcomes], metrics: ComparedMetrics, *, advice: bool = True
 ) -> Iterator[Item]:
     """Yield Figure S1, quality against the constraint, and Table S0, each configuration from stage to stage; with
     `advice` its notes have the commands for what is missing."""
@@ -181,34 +183,40 @@ def findings_items(
         yield _table(inputs, configurations, metrics, advice=advice)
 
 
-def _figures(configurations: Sequence[StageOutcomes], metrics: Compared) -> Iterator[Figure]:
+def _figures(configurations: Sequence[StageOutcomes], metrics: ComparedMetrics) -> Iterator[Figure]:
     """A figure for each model that has points; the last has the notes."""
     quality, constraint = metrics.quality, metrics.constraint
     models = list(dict.fromkeys(one.model for one in configurations))
-    found = {model: _ways([one for one in configurations if one.model == model], metrics) for model in models}
-    drawn = {model: ways for model, ways in found.items() if ways}
+    found = {model: _trajectories([one for one in configurations if one.model == model], metrics) for model in models}
+    drawn = {model: trajectories for model, trajectories in found.items() if trajectories}
     notes = "Lines: 95 % intervals." if constraint is None else "Crosses: 95 % intervals. Up and right is better."
-    if constraint is not None and any(len(way.spots) > 1 for ways in drawn.values() for way in ways):
+    if constraint is not None and any(len(one.spots) > 1 for trajectories in drawn.values() for one in trajectories):
         notes += " Arrows: from the untrained model, stage by stage."
-    if constraint is not None and any(len(ways) > 1 for ways in drawn.values()):
+    if constraint is not None and any(len(trajectories) > 1 for trajectories in drawn.values()):
         notes += " The ring marks the best; a broken line joins what nothing else beats in both."
-    for place, (model, ways) in enumerate(drawn.items()):
+    for place, (model, trajectories) in enumerate(drawn.items()):
         label, title = "S1", sentence(_pair_title(metrics))
         if len(drawn) > 1:
             label, title = f"S1{letter(place)}", f"{title}, {model}"
-        alt = _alt(model, ways, metrics)
+        alt = _alt(model, trajectories, metrics)
         named = f"{model}: {titled(quality)}" if len(models) > 1 else titled(quality)
         if constraint is None:
-            spots = {f"{way.name if len(ways) > 1 else ''} {s.name}".strip(): s for way in ways for s in way.spots}
+            spots = {
+                f"{one.name if len(trajectories) > 1 else ''} {s.name}".strip(): s
+                for one in trajectories
+                for s in one.spots
+            }
             values = [(s.y, *(s.y_interval if math.isfinite(s.y_interval[0]) else (s.y, s.y))) for s in spots.values()]
             svg = charts.spans(list(spots), values, alt=alt, x_title=titled(quality))
         else:
             axes = (_axis(titled(constraint), constraint), _axis(named, quality))
-            svg = charts.ways(ways, alt=alt, x_axis=axes[0], y_axis=axes[1], front=_front(ways, quality, constraint))
+            svg = charts.trajectory_plot(
+                trajectories, alt=alt, x_axis=axes[0], y_axis=axes[1], front=_front(trajectories, quality, constraint)
+            )
         yield Figure(label, title, svg, alt, (notes,) if place == len(drawn) - 1 else ())
 
 
-def _pair_title(metrics: Compared) -> str:
+def _pair_title(metrics: ComparedMetrics) -> str:
     against = "" if metrics.constraint is None else f" against {metrics.constraint.title}"
     return metrics.quality.title + against
 
@@ -218,9 +226,9 @@ def _axis(title: str, metric: Metric) -> charts.AxisText:
     return charts.AxisText(title, text, metric.better == "lower")
 
 
-def _ways(configurations: Sequence[StageOutcomes], metrics: Compared) -> list[charts.Way]:
-    """The way of each configuration whose end has both metrics; without a constraint x is the quality too."""
-    best = best_of(configurations, metrics.quality)
+def _trajectories(configurations: Sequence[StageOutcomes], metrics: ComparedMetrics) -> list[charts.Trajectory]:
+    """Each configuration whose end has both metrics, stage by stage; without a constraint x is the quality too."""
+    best = best_configuration(configurations, metrics.quality)
     up, across = metrics.quality.name, (metrics.constraint or metrics.quality).name
     found = []
     for one in configurations:
@@ -230,61 +238,65 @@ def _ways(configurations: Sequence[StageOutcomes], metrics: Compared) -> list[ch
             if (y := after.changes.get(up)) and (x := after.changes.get(across))
         ]
         if {up, across} <= set(one.end.changes):
-            found.append(charts.Way(one.name, tuple(spots), best=one is best and len(configurations) > 1))
+            found.append(charts.Trajectory(one.name, tuple(spots), best=one is best and len(configurations) > 1))
     return found
 
 
-def _alt(model: str, ways: Sequence[charts.Way], metrics: Compared) -> str:
+def _alt(model: str, trajectories: Sequence[charts.Trajectory], metrics: ComparedMetrics) -> str:
     """The figure of a model in words."""
-    if len(ways) == 1:
-        said = ", ".join(_said(spot, metrics) for spot in ways[0].spots)
-        return f"{model}, {_pair_title(metrics)}: {ways[0].name}, {said}"
-    ends = {way.name: way.spots[-1] for way in ways}
-    text = f"{model}: {_pair_title(metrics)}, {len(ways)} configurations"
+    if len(trajectories) == 1:
+        said = ", ".join(_said(spot, metrics) for spot in trajectories[0].spots)
+        return f"{model}, {_pair_title(metrics)}: {trajectories[0].name}, {said}"
+    ends = {one.name: one.spots[-1] for one in trajectories}
+    text = f"{model}: {_pair_title(metrics)}, {len(trajectories)} configurations"
     if metrics.constraint is not None:
-        front = _front(ways, metrics.quality, metrics.constraint)
+        front = _front(trajectories, metrics.quality, metrics.constraint)
         text += f"; nothing beats {', '.join(name for name, spot in ends.items() if spot in front)} in both"
     return f"{text}; {', '.join(f'{name} {_said(spot, metrics)}' for name, spot in ends.items())}"
 
 
-def _said(spot: charts.Spot, metrics: Compared) -> str:
+def _said(spot: charts.Spot, metrics: ComparedMetrics) -> str:
     """A point in words."""
     at = "" if metrics.constraint is None else f" at {show(metrics.constraint, spot.x)}"
     return f"{spot.name} {show(metrics.quality, spot.y)}{at}"
 
 
-def _front(ways: Sequence[charts.Way], quality: Metric, constraint: Metric) -> list[charts.Spot]:
+def _front(trajectories: Sequence[charts.Trajectory], quality: Metric, constraint: Metric) -> list[charts.Spot]:
     """The ends that no other beats in both metrics, by the constraint."""
     x_sign, y_sign = (-1.0 if metric.better == "lower" else 1.0 for metric in (constraint, quality))
-    ends = [((x_sign * spot.x, y_sign * spot.y), spot) for spot in (way.spots[-1] for way in ways)]
+    ends = [((x_sign * spot.x, y_sign * spot.y), spot) for spot in (one.spots[-1] for one in trajectories)]
     front = pareto_front(point for point, _ in ends)
     return [spot for point, spot in sorted(ends, key=lambda end: end[0]) if point in front]
 
 
-def _table(inputs: ReportInputs, configurations: Sequence[StageOutcomes], metrics: Compared, *, advice: bool) -> Table:
+def _table(
+    inputs: ReportInputs, configurations: Sequence[StageOutcomes], metrics: ComparedMetrics, *, advice: bool
+) -> Table:
     """Table S0: the untrained model, then each configuration after each stage; the best end of each model first."""
     quality = metrics.quality
     pair = [quality, *([metrics.constraint] if metrics.constraint else [])]
-    measured = [title for one in pair for title in (titled(one), f"against untrained{', points' * is_share(one)}")]
+    measured = [
+        title for metric in pair for title in (titled(metric), f"against untrained{', points' * is_share(metric)}")
+    ]
     rows = []
     models = list(dict.fromkeys(one.model for one in configurations))
     for model in models:
-        mine = [one for one in configurations if one.model == model]
-        best = best_of(mine, quality)
-        mine.sort(key=lambda one: _rank(one, quality))
+        mine = [configuration for configuration in configurations if configuration.model == model]
+        best = best_configuration(mine, quality)
+        mine.sort(key=lambda configuration: _rank(configuration, quality))
         start = next((one.start for one in mine if one.start is not None), None)
         blank = empty(untrained_command(inputs, model), "not evaluated") if start is None else DASH
         values = [blank if start is None else _value(inputs, start, metric) for metric in pair]
         rows.append([model, "untrained", DASH, *(cell for value in values for cell in (value, DASH)), DASH, DASH])
         seen: set[tuple[str, ...]] = set()
-        for one in mine:
-            for outcome in one.stages:
+        for configuration in mine:
+            for outcome in configuration.stages:
                 if outcome.key in seen:
                     continue
                 seen.add(outcome.key)
                 sharing = sum(outcome.key in [stage.key for stage in other.stages] for other in mine)
-                name = one.name if sharing == 1 else f"the first stage of {sharing}"
-                winner = one is best and outcome is one.end and len(mine) > 1
+                name = configuration.name if sharing == 1 else f"the first stage of {sharing}"
+                winner = configuration is best and outcome is configuration.end and len(mine) > 1
                 cells = [c for metric in pair for c in (_value(inputs, outcome, metric), _changed(outcome, metric))]
                 minutes = number(outcome.minutes, plain(1))
                 worse = "; ".join(map(_worse, _worsened(outcome, metrics))) or DASH.text
@@ -305,7 +317,7 @@ def _table(inputs: ReportInputs, configurations: Sequence[StageOutcomes], metric
     )
 
 
-def _rewarded(inputs: ReportInputs, metrics: Compared) -> str:
+def _rewarded(inputs: ReportInputs, metrics: ComparedMetrics) -> str:
     """A note if training rewards what is shown as quality."""
     names = {name for run in inputs.trained for stage in run.config["stages"].values() for name in stage["rewards"]}
     quality = metrics.quality
@@ -315,7 +327,7 @@ def _rewarded(inputs: ReportInputs, metrics: Compared) -> str:
     return f"{quality.title} is also a reward of training here{why}."
 
 
-def _to_judge(inputs: ReportInputs, metrics: Compared) -> str:
+def _to_judge(inputs: ReportInputs, metrics: ComparedMetrics) -> str:
     """A note with the commands that judge the rest, if a judge scored a part of what is compared."""
     commands = dict.fromkeys(judge_command(inputs, one) for one in metrics.unjudged)
     return f"{said} To judge the rest: {'; '.join(commands)}." if (said := _partly_judged(metrics)) else ""
@@ -346,17 +358,17 @@ def _changed(outcome: Outcome, metric: Metric) -> Cell:
     return Cell(f"{text} {change.direction}", change.delta)
 
 
-def trade_off_items(inputs: ReportInputs, metrics: Compared) -> Iterator[Item]:
+def trade_off_items(inputs: ReportInputs, metrics: ComparedMetrics) -> Iterator[Item]:
     """Yield Table S18 and Figure S5: the constraint against the quality at every validation. Nothing where the task has
     no constraint, where higher is not better in both, and where no run has validations with both or constraints."""
     quality, constraint = metrics.quality, metrics.constraint
     if constraint is None or {quality.better, constraint.better} != {"higher"}:
         return
     keys = (f"validation/{constraint.name}", f"validation/{quality.name}")
-    ways: dict[str, list[Point]] = {
+    points: dict[str, list[Point]] = {
         run.name: [(float(row[keys[0]]), float(row[keys[1]])) for row in run.rows_with(*keys)] for run in inputs.trained
     }
-    if not any(ways.values()) and not any(map(_constraints, inputs.trained)):
+    if not any(points.values()) and not any(map(_constraints, inputs.trained)):
         return
     rows = []
     for run in inputs.trained:
@@ -368,7 +380,7 @@ def trade_off_items(inputs: ReportInputs, metrics: Compared) -> Iterator[Item]:
                 run.last.cell(constraint.name, lambda value: show(constraint, value)),
                 run.last.cell(quality.name, lambda value: show(quality, value)),
                 DASH if x is None or y is None else number(hypervolume([(float(x), float(y))]), plain(3)),
-                number(hypervolume(way) if (way := ways[run.name]) else None, plain(3)),
+                number(hypervolume(own) if (own := points[run.name]) else None, plain(3)),
                 _last_cost(run),
                 _constraints(run) or DASH,
             ]
@@ -386,7 +398,7 @@ def trade_off_items(inputs: ReportInputs, metrics: Compared) -> Iterator[Item]:
         f"best that meets the constraints. Constraints: mean of the last {LAST} steps, with the multiplier.",
         better={"Hypervolume, end": "higher", "Hypervolume, steps": "higher", "Cost in reward": "lower"},
     )
-    if series := [charts.PlotSeries(name, tuple(way)) for name, way in ways.items() if way]:
+    if series := [charts.PlotSeries(name, tuple(own)) for name, own in points.items() if own]:
         ends_said = (f"{one.name} ends at {one.values[-1][1]:.3f} and {one.values[-1][0]:.1%}" for one in series)
         title = f"{_pair_title(metrics)}, at every validation"
         alt = f"{_pair_title(metrics)} at every validation: {', '.join(ends_said)}"

@@ -330,8 +330,8 @@ def _strategies_table(inputs: ReportInputs, results: Sequence[ConfigurationResul
                 tested = [empty(judge_command(inputs, joint.first), UNCOMMON)] * 6
             else:
                 shown = signed(3)(round(joint_average, 3) - round(staged_average, 3))
-                ways = ("included better", "fine-tuned better")
-                tested = [Cell(shown, test.result.delta), *cells_of_test(test.result, None, ways=ways)]
+                labels = ("included better", "fine-tuned better")
+                tested = [Cell(shown, test.result.delta), *cells_of_test(test.result, None, labels=labels)]
         rows.append([model, *cells, *tested])
     return table(
         "14",

@@ -30,7 +30,7 @@ from smolsum.types import COMPOSITE
 
 ERRORS = "errors/"
 """prefix of the names of errors among the metrics"""
-FACTS, FACT_ERROR = "facts/", "wrong facts"
+FACT_PREFIX, FACT_ERROR = "facts/", "wrong facts"
 """prefix of the metrics that need facts in the data, and the error that needs them"""
 NO_FACTS = "not known: data without facts"
 MAX_SAMPLES, MAX_PRINTED = 20, 3
@@ -101,7 +101,7 @@ def _shown(
             value, text = evaluation.metric(metric), texts[metric]
             shown = text if value is None or not text.endswith("%") else percent(value)
             yield Cell(shown, value, evaluation.source(metric))
-        elif metric.startswith(FACTS) and unknown is None and not _has_facts(evaluation):
+        elif metric.startswith(FACT_PREFIX) and unknown is None and not _has_facts(evaluation):
             yield Cell(NO_FACTS)
         else:
             yield unknown or empty(evaluation.command, "not known")
@@ -109,11 +109,11 @@ def _shown(
 
 def _directions(inputs: ReportInputs, titles: Mapping[str, str]) -> dict[str, str]:
     """Which values are better, by the titles of metrics."""
-    return {titles[metric.name]: metric.better for metric in inputs.measures if metric.name in titles}
+    return {titles[metric.name]: metric.better for metric in inputs.rated_headlines if metric.name in titles}
 
 
 def _has_facts(evaluation: EvaluationResult) -> bool:
-    return any(key.startswith(FACTS) for key in evaluation.summary.metrics)
+    return any(key.startswith(FACT_PREFIX) for key in evaluation.summary.metrics)
 
 
 def side_by_side(inputs: ReportInputs) -> Iterator[Item]:
@@ -145,7 +145,7 @@ def _intervals(inputs: ReportInputs) -> list[tuple[str, EvaluationResult, Interv
     """The score of every evaluation, also before training; the best first, those without a score last."""
     evaluations = []
     for run in inputs.trained:
-        evaluations += [(f"{run.name}, start", run.first)] if run.first is not None else []
+        evaluations += [(f"{run.name}, start", run.start)] if run.start is not None else []
         evaluations.append((run.name, run.last))
     evaluations += [(e.name, e) for e in inputs.baselines]
     found = [(name, one, interval_of(one, inputs.score)) for name, one in evaluations]

@@ -58,10 +58,13 @@ _SIZES = ("mean", "std", "min", "p50", "p90", "p95", "p99", "max")
 _MAX_PROMPTS, _MAX_LETTERS = 2, 320
 
 
-def data_tables(inputs: ReportInputs, *, prompts: str = "Prompt", references: bool = False) -> list[Table]:
+def data_tables(
+    inputs: ReportInputs, *, prompts: str = "Prompt", references: bool = False, texts: bool = True
+) -> list[Table]:
     """Return Tables 1, 1b, 1c and 2: the splits, the lengths of prompts and references, and the first prompts.
 
-    `prompts` is what the report calls a prompt; `references` says that every prompt of the task has one.
+    `prompts` is what the report calls a prompt; `references` says that every prompt of the task has one. Without
+    `texts` nothing has a text of the data: Table 2 is left out.
     """
     first = inputs.evaluations[0]
     corpora = {run.model: run for run in inputs.trained if run.info.corpus is not None}
@@ -88,7 +91,7 @@ def data_tables(inputs: ReportInputs, *, prompts: str = "Prompt", references: bo
                 lengths.append([model, *(_corpus_cell(of_model, split, of, size) for size in _SIZES)])
         if lengths:
             tables.append(table(label, title, ("Tokenizer", *map(str.title, _SIZES)), lengths))
-    return [*tables, _first_prompts(inputs, prompts)]
+    return [*tables, _first_prompts(inputs, prompts)] if texts else tables
 
 
 def _corpus(run: TrainedRun, *keys: str) -> Any:

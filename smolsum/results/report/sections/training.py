@@ -60,7 +60,7 @@ _VALIDATION = f"validation/{ERRORS}"
 def change_tables(inputs: ReportInputs) -> list[Table]:
     """Return Table S11, the score of each run before and after training; and S5, the examples that training rescued
     and regressed, where evaluations say which are right."""
-    pairs = [(run, (run.first,) if run.first is not None else None, (run.last,)) for run in inputs.trained]
+    pairs = [(run, (run.start,) if run.start is not None else None, (run.last,)) for run in inputs.trained]
     tests = [None if before is None else compare(inputs.score, before, after) for _, before, after in pairs]
     adjusted = holm([math.nan if test is None else test.p for test in tests])
     judged_metrics = (*inputs.criteria, COMPOSITE) if inputs.criteria else ()
@@ -69,7 +69,7 @@ def change_tables(inputs: ReportInputs) -> list[Table]:
     rows = []
     for run, test, p, tallied in zip(inputs.trained, tests, adjusted, tallies, strict=True):
         if test is None:
-            judged = run.first is not None and all(e.metric(inputs.score) is not None for e in (run.first, run.last))
+            judged = run.start is not None and all(e.metric(inputs.score) is not None for e in (run.start, run.last))
             lack = empty(judge_command(inputs, run.last), UNCOMMON if judged else "not run")
             rows.append([run.model, run.name, *[lack] * (9 + len(tallied))])
             continue

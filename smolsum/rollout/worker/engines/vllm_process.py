@@ -204,12 +204,12 @@ def environment(folder: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in HIDDEN_VARIABLES}
     cache = folder / "cache"
     return {
-        # read by the CPU build alone, which would take half the memory by default
+        # read by the CPU build alone, which would take half the memory by default; the user's own value wins
         "VLLM_CPU_KVCACHE_SPACE": "1",
         **kept,
         "PYTHONPATH": str(Path(__file__).parents[1] / "vllm_plugin"),
-        "VLLM_SERVER_DEV_MODE": "1",
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_SERVER_DEV_MODE": "1",  # else there is no /collective_rpc, by which the plugin is called
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",  # else adapters are fixed when the server starts
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",

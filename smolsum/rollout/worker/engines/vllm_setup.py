@@ -187,6 +187,7 @@ def _name(word: str) -> str:
 
 def flags(*, max_model_len: int, max_running: int, lora_rank: int, cpu: bool, stateful: bool) -> list[str]:
     """Return the server's flags other than the model; `stateful`: the model has layers with a recurrent state."""
+    # log-probs at the temperature that is sampled, and no sampling settings of the checkpoint's own
     chosen = [
         "--max-model-len", str(max_model_len), "--max-num-seqs", str(max_running), "--seed", "0",
         "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm",
