@@ -81,7 +81,7 @@ class LocalSource(Source):
 
 class ReferenceSource(Source):
     """The references of the data in place of rollouts, one for each prompt: which of several follows from the seed and
-    the step. Nobody sampled them, so they have no log-probs."""
+    the step. They were not sampled, so they have no log-probs."""
 
     def __init__(self, policy: Policy, config: Config) -> None:
         self.policy, self.config = policy, config

@@ -30,6 +30,7 @@ LEFT_OUT: list[tuple[str, str, str, str | None, set[str]]] = [
     *(("tldr", "tiny-lfm", strategy, None, set()) for strategy in ("finetuned", "included")),
     # a constraint on the length is no reward of it, but a summary that is cut violates it
     *(("tldr", model, "constrained", None, set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm", OUTSIDE)),
+    *(("tldr", model, "sft-constrained", None, set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm", OUTSIDE)),
     # the study's code leaves out nothing
     *(("tldr", model, "finetuned", "study", set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm")),
     *(("tldr", model, "finetuned", "kalomaze", {"quality"}) for model in ("qwen", "lfm", "tiny", OUTSIDE)),

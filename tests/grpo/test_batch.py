@@ -15,13 +15,15 @@ from smolsum.console import WaitHook, use_hook
 from smolsum.errors import PluginError
 from smolsum.grpo.advantages import zero_spread
 from smolsum.grpo.batch import Batch, BatchSampler, learn_from, step_metrics
+from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.constraints import Bounded
 from smolsum.grpo.prompt_order import PromptOrder
 from smolsum.policy.load import Policy, load_policy
+from smolsum.policy.logprobs import group_logprobs
 from smolsum.rewards import REWARDS
 from smolsum.rewards.custom import make_reward
 from smolsum.rewards.signal import Values
-from smolsum.rollout.source import GroupRequest, LocalSource, Source
+from smolsum.rollout.source import GroupRequest, LocalSource, ReferenceSource, Source
 from smolsum.tasks.tldr import lengths
 from smolsum.tasks.tldr.settings import TldrConfig
 from smolsum.types import Prompt, RolloutGroup
@@ -264,13 +266,54 @@ def test_an_update_of_some_rollouts_compares_these_alone() -> None:
         groups, {"length": values}, np.array(values), np.array([False]), (length,), {"mark": [["a", "b", "c"]]}
     )
     grpo = GrpoConfig(update_rollouts=2, constraint_method="sum", advantage_scale="none")
-    kept, advantages_PG, by_place = learn_from(batch, {"length": 1.0}, [0.0], grpo)
+    kept, advantages_PG, by_place = learn_from(batch, STAGE, [0.0], grpo)
     assert [rollout.token_ids for rollout in kept.groups[0].rollouts] == [(9,), (7, 7, 7)]
     assert (kept.scores, kept.extra) == ({"length": [[0.0, 4.0]]}, {"mark": [["a", "c"]]})
     assert kept.measured[0].values.tolist() == [[1.0, 3.0]]
     assert advantages_PG.tolist() == [[-2.0, 2.0]]
     assert by_place == [{0: -2.0, 2: 2.0}]
     assert [row["advantage"] for row in batch.rows(dict(enumerate(by_place)))] == [-2.0, None, 2.0]
-    whole, _, by_place = learn_from(batch, {"length": 1.0}, [0.0], replace(grpo, update_rollouts=3))
+    whole, _, by_place = learn_from(batch, STAGE, [0.0], replace(grpo, update_rollouts=3))
     assert whole is batch
     assert [*by_place[0]] == [0, 1, 2]
+
+
+def test_the_best_of_a_group_counts_alone() -> None:
+    """By its advantage, with a constraint in it; a group whose rollouts are alike teaches nothing."""
+    groups = [group([5], [[9], [8, 8], [7, 7, 7]]), group([5], [[9], [8], [7]])]
+    values = [[0.0, 1.0, 4.0], [1.0, 1.0, 1.0]]
+    (bound,) = parse_constraints("length in 1..2: 0.9")
+    length = Bounded(bound, np.array([[1.0, 2.0, 30.0], [1.0] * 3]), np.ones((2, 1)))
+    batch = Batch(groups, {"length": values}, np.array(values), np.array([False, True]), (length,))
+    stage, grpo = replace(STAGE, learn="best"), GrpoConfig()
+    for multiplier, best in ((0.0, (7, 7, 7)), (5.0, (8, 8))):
+        kept, advantages_PG, by_place = learn_from(batch, stage, [multiplier], grpo)
+        assert kept.groups[0].rollouts[0].token_ids == best
+        assert advantages_PG.tolist() == [[1.0], [0.0]]
+        assert [*by_place[0].values()] == [1.0]
+
+
+def test_references_are_learnt_without_sampling(policy: Policy) -> None:
+    """One of each prompt's, chosen by seed and step, with the end token; a long one is cut at the limit. Their loss is
+    their negative log-likelihood, and no log-prob of a sampler is made up."""
+    prompts = [replace(group([5, 9], [[9]]).prompt, id=name, references=("a cat", "the dog")) for name in "abcdefgh"]
+    config = replace(CONFIG, stages={"length": replace(STAGE, learn="references")})
+    source = ReferenceSource(policy, config)
+    groups = source.sample(GroupRequest(3, prompts, 0, 1.0))
+    assert groups == source.sample(GroupRequest(3, prompts, 0, 1.0))
+    assert {one.rollouts[0].text for one in groups} == {"a cat", "the dog"}
+    first = groups[0].rollouts[0]
+    assert (policy.tokenizer.decode(list(first.token_ids[:-1])), first.finish_reason) == (first.text, "stop")
+    assert first.token_ids[-1] in policy.eos_ids
+    batch, _ = sampler(source, tuple(prompts), config).collect(0)
+    assert not batch.untaught.any()
+    kept, advantages_PG, _ = learn_from(batch, config.stages["length"], [], GrpoConfig())
+    _, metrics = gradients(
+        policy.model, kept.groups, advantages_PG, GrpoConfig(), config.stages["length"], max_new_tokens=12
+    )
+    logps = [group_logprobs(policy.model, one.prompt.token_ids, [one.rollouts[0].token_ids])[0] for one in kept.groups]
+    tokens = sum(len(one.rollouts[0].token_ids) for one in kept.groups)
+    assert metrics["loss"] == pytest.approx(-sum(float(logp.sum()) for logp in logps) / tokens, rel=1e-4)
+    assert not [name for name in metrics if name.startswith("sampling/")]
+    short = ReferenceSource(policy, replace(config, sampling=SamplingConfig(max_new_tokens=2)))
+    assert short.sample(GroupRequest(3, prompts[:1], 0, 1.0))[0].rollouts[0].truncated

@@ -3,9 +3,12 @@ run that was stopped ends as one that was not."""
 
 import json
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 from support.calls import Call, done
+from support.refusals import assert_refused
 from support.serving import process
 from support.training import PATIENCE_S, arguments, assert_goes_on, included, trained
 
@@ -123,3 +126,30 @@ def test_a_balance_goes_on_bitwise(data: Path, tmp_path: Path) -> None:
     assert (copied / "model.safetensors").is_file()
     assert not (copied / "state.json").exists()  # it belongs to the run, not to the model
     assert_goes_on(included(data, tmp_path / "other", "killed", **changes), 6, tmp_path / "whole")
+
+
+def test_stages_learn_from_texts_too(data: Path, tmp_path: Path, call: Call) -> None:
+    """First from the best rollouts, then from references, whose likelihood rises; killed in between it ends the same.
+    Without references there is one error, with what needs none."""
+    changes = {
+        "stages__length__learn": "best", "stages__length__steps": 3, "stages__quality__learn": "references",
+        "stages__quality__steps": 4, "stages__quality__beta": 0.0,
+    }  # fmt: skip
+    whole = trained(data, tmp_path / "runs", "whole", **changes)
+    rows = read_jsonl(whole / "metrics.jsonl")
+    assert rows[-1]["loss"] < rows[3]["loss"]
+    assert "sampling/sampling_logp_difference/max" in rows[0]
+    assert "sampling/sampling_logp_difference/max" not in rows[3]
+    for step, count in ((1, 1), (4, 1)):
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for row in read_jsonl(RunPaths(whole).completions(step)):
+            groups.setdefault(row["prompt_id"], []).append(row)
+        assert {sum(row["advantage"] == 1 for row in rows) for rows in groups.values()} <= {0, count}
+    assert all(row["text"] in rows[0]["references"] for rows in groups.values() for row in rows)
+    assert_goes_on(arguments(data, tmp_path / "other", "killed", **changes), 5, whole)
+    (tmp_path / "bare").mkdir()
+    for path in data.glob("*.parquet"):
+        pl.read_parquet(path).select("prompt").write_parquet(tmp_path / "bare" / path.name)
+    refused = arguments(tmp_path / "bare", tmp_path / "other", "bare", **changes)
+    rewards = ["--set=stages.quality.rewards={length=1.0}"]
+    assert_refused(call(*refused, *rewards), "stage quality learns from references", "stages.quality.learn=best")

@@ -272,7 +272,7 @@ def _prepare(target: Target, split: str, retry: str) -> tuple[EvaluationJob, Com
         task=task,
         split=split,
         prompts=prompts,
-        measure=measure,
+        measure=task.evaluation.measurer([chosen, *others], config),
         provenance=provenance,
         retry=retry,
         policy=tokenizing,
