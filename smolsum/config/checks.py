@@ -81,6 +81,14 @@ def _of_objective(config: Config) -> Iterator[Problem]:
     if kept == 1 or kept > rollouts:
         what = f"= {kept}: a group has {rollouts} rollouts, and an update compares two of them at least"
         yield Problem("grpo.update_rollouts", what, f"--set grpo.update_rollouts={max(2, rollouts // 2)}")
+    if grpo.length_credit == "ends":
+        key, other = "grpo.length_credit", "--set grpo.length_credit=all"
+        if grpo.loss in ("gspo", "study"):
+            what = f"= 'ends' needs a ratio for each token, and the loss {grpo.loss!r} has one for a whole completion"
+            yield Problem(key, what, f"{other}, or --set grpo.loss=grpo")
+        if grpo.constraint_method == "gate" and any(stage.constraints for stage in stages):
+            what = "= 'ends' needs a sum of what length and quality earn, and a gate multiplies them"
+            yield Problem(key, what, f"{other}, or --set grpo.constraint_method=lagrange")
     if grpo.correction != "none" and grpo.old_logprobs == "sampler":
         yield Problem(
             "grpo.correction",

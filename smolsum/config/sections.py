@@ -191,6 +191,10 @@ class GrpoConfig:
     update_rollouts: fields.Count = 0
     """Rollouts of each group that the update learns from: some of the best and some of the worst, whose advantages vary
     the most (PODS, arXiv:2504.13818); 0: all. An update of fewer takes less time, sampling as long as before."""
+    length_credit: fields.LengthCredit = "all"
+    """Tokens that have the part of a completion's advantage that its length earned (such signals as `length` and
+    `overlong`, and constraints on the length): `all`, or only the `ends`, at which it could have ended: its last token
+    and those after the end of a sentence."""
     advantage_std: fields.AdvantageStd = "sample"
     """That deviation: of a `sample`, over n - 1, as in TRL, or of the `population`, over n, as in the study's code."""
     advantage_eps: fields.NonNegative = 1e-4

@@ -1,12 +1,13 @@
 """Advantages of a group's rollouts relative to each other, by their rewards and by constraints. Axes: P prompts, G
 rollouts of a prompt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import mlx.core as mx
 import numpy as np
 
+from smolsum.config.constraints import LENGTH
 from smolsum.config.fields import AdvantageScale, AdvantageStd
 from smolsum.config.sections import GrpoConfig
 from smolsum.grpo.constraints import Bounded, Floats
@@ -19,8 +20,10 @@ def step_advantages(
     measured: Sequence[Bounded],
     multipliers: Sequence[float],
     grpo: GrpoConfig,
-) -> mx.array:
-    """Return advantages of a step's rollouts from rewards and constraints, float32 (P, G).
+    at_ends: Collection[str] = (),
+) -> tuple[mx.array, mx.array]:
+    """Return advantages of a step's rollouts from rewards and constraints, and the part of them that signals in
+    `at_ends` and constraints on the length have, 0 where `at_ends` is empty: each float32 (P, G).
 
     `sum` adds multiplier x progress to the total reward, `gate` multiplies the total by the progress of every
     constraint (counted from the group's lowest total where that is negative, as a factor below 1 would help it). The
@@ -29,41 +32,41 @@ def step_advantages(
     and the KL term weighs the same whatever the multipliers. Without constraints these are the advantages of the
     rewards. A missing reward has the advantage 0; a missing value counts as its group's mean, and makes no difference.
     """
-    norm: dict[str, Any] = {"std": grpo.advantage_std, "eps": grpo.advantage_eps}
-    if not measured:
-        return advantages(totals_PG, scores, weights, scale=grpo.advantage_scale, **norm)
-    totals = np.asarray(totals_PG, dtype=np.float64)
-    parts = [one.progress for one in measured]
-    if grpo.constraint_method in ("sum", "gate"):
-        scale = "group" if grpo.advantage_scale == "gdpo" else grpo.advantage_scale
+    std, eps, scale = grpo.advantage_std, grpo.advantage_eps, grpo.advantage_scale
+    totals, parts = np.asarray(totals_PG, dtype=np.float64), [one.progress for one in measured]
+    bounded = [bool(at_ends) and one.constraint.measured == LENGTH for one in measured]
+    ended = np.zeros_like(totals)
+    for name in at_ends:
+        ended += weights.get(name, 0.0) * np.nan_to_num(np.array(scores.get(name, ended), dtype=np.float64))
+    if measured and grpo.constraint_method in ("sum", "gate"):
+        scale = "group" if scale == "gdpo" else scale
         if grpo.constraint_method == "sum":
-            totals = totals + sum(m * _with_means(part, 0.0) for m, part in zip(multipliers, parts, strict=True))
-        else:
+            for multiplier, part, of_length in zip(multipliers, parts, bounded, strict=True):
+                added = multiplier * _with_means(part, 0.0)
+                totals, ended = totals + added, ended + of_length * added
+        else:  # a product has no parts
             lowest = np.where(np.isnan(totals), np.inf, totals).min(axis=1, keepdims=True)
             totals = (totals - np.minimum(lowest, 0.0)) * np.prod([_with_means(part, 1.0) for part in parts], 0)
-        return group_advantages(totals, scale=scale, **norm)
-    summed = np.array(advantages(totals, scores, weights, scale=grpo.advantage_scale, **norm), dtype=np.float64)
-    for multiplier, part in zip(multipliers, parts, strict=True):
-        summed += multiplier * np.array(group_advantages(np.where(np.isnan(totals), np.nan, part), **norm))
-    kept = summed[~np.isnan(totals)]
-    spread = float(kept.std(ddof=grpo.advantage_std == "sample")) if kept.size > 1 else 0.0
-    return mx.array((summed / (spread + grpo.advantage_eps) if spread else summed).astype(np.float32))
-
-
-def advantages(
-    totals_PG: Any,
-    scores: Mapping[str, Any],
-    weights: Mapping[str, float],
-    *,
-    scale: AdvantageScale,
-    std: AdvantageStd = "sample",
-    eps: float = 1e-4,
-) -> mx.array:
-    """Return advantages of a step's rollouts, float32 (P, G): from their total rewards, or with `gdpo` from each signal
-    in `weights`."""
     if scale == "gdpo":
-        return gdpo_advantages(scores, weights, totals_PG=totals_PG, std=std, eps=eps)
-    return group_advantages(totals_PG, scale=scale, std=std, eps=eps)
+        own, whole = {name: weight for name, weight in weights.items() if name in at_ends}, np.array(totals)
+        found = gdpo_advantages(scores, weights, totals_PG=whole, std=std, eps=eps)
+        summed, of_ends = (_gdpo_sum(scores, some, np.isnan(whole), std, eps) for some in (weights, own))
+        found_ends = _divided(of_ends, _deviation(summed[~np.isnan(whole)], std) + eps)
+    else:
+        found, found_ends = (
+            group_advantages(totals, scale=scale, std=std, eps=eps),
+            _share(ended, totals, scale, std, eps),
+        )
+    if not measured or grpo.constraint_method in ("sum", "gate"):
+        return found, _array(found_ends)
+    summed = np.array(found, dtype=np.float64)
+    for multiplier, part, of_length in zip(multipliers, parts, bounded, strict=True):
+        added = multiplier * _standardised(np.where(np.isnan(totals), np.nan, part), std, eps)
+        summed, found_ends = summed + added, found_ends + of_length * added
+    kept = summed[~np.isnan(totals)]
+    spread = float(kept.std(ddof=std == "sample")) if kept.size > 1 else 0.0
+    divisor = spread + eps if spread else 1.0
+    return _array(summed / divisor), _array(found_ends / divisor)
 
 
 def group_advantages(
@@ -81,14 +84,7 @@ def group_advantages(
     has every rollout of a group whose rewards are all equal. Raises ValueError for another `scale`.
     """
     rewards = np.asarray(rewards_PG, dtype=np.float64)
-    if scale == "group":
-        return _array(_standardised(rewards, std, eps))
-    if scale == "batch":
-        kept = rewards[~np.isnan(rewards)]
-        return _array(_divided(_centred(rewards), _deviation(kept - kept.mean() if kept.size else kept, std) + eps))
-    if scale != "none":
-        raise ValueError(f"scale must be group, batch or none, not {scale!r}")
-    return _array(_centred(rewards))
+    return _array(_share(rewards, rewards, scale, std, eps))
 
 
 def gdpo_advantages(
@@ -108,10 +104,9 @@ def gdpo_advantages(
     """
     signals = [np.array(scores[name], dtype=np.float64) for name, weight in weights.items() if weight != 0]
     missing = np.isnan(signals).any(axis=0) if totals_PG is None else np.isnan(np.array(totals_PG, dtype=np.float64))
-    parts = [_standardised(np.where(missing, np.nan, signal), std, eps) for signal in signals]
-    summed = sum(weight * part for weight, part in zip(filter(None, weights.values()), parts, strict=True))
+    summed = _gdpo_sum(scores, weights, missing, std, eps)
     # every group's advantages sum to 0, so the batch's mean is 0 too, and a group that teaches nothing stays at 0
-    return _array(_divided(np.asarray(summed), _deviation(np.asarray(summed)[~missing], std) + eps))
+    return _array(_divided(summed, _deviation(summed[~missing], std) + eps))
 
 
 def teaches_nothing(
@@ -156,6 +151,34 @@ def zero_spread(rewards_PG: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.asarray(top <= bottom)
 
 
+def _gdpo_sum(
+    scores: Mapping[str, Any], weights: Mapping[str, float], missing: Any, std: AdvantageStd, eps: float
+) -> Floats:
+    """Return the signals' advantages in their groups, summed by weight."""
+    summed = np.zeros(np.shape(missing))
+    for name, weight in weights.items():
+        if weight != 0:
+            signal = np.array(scores[name], dtype=np.float64)
+            summed = summed + weight * _standardised(np.where(missing, np.nan, signal), std, eps)
+    return summed
+
+
+def _share(part: Floats, rewards: Floats, scale: str, std: AdvantageStd, eps: float) -> Floats:
+    """Return the part of the rewards' advantages that comes from one of their addends, or all from the rewards."""
+    centred = _centred(np.where(np.isnan(rewards), np.nan, part))
+    centred[zero_spread(rewards)] = 0.0
+    if scale == "group":
+        count = (~np.isnan(rewards)).sum(axis=1, keepdims=True)
+        spread = np.sqrt((_centred(rewards) ** 2).sum(axis=1, keepdims=True) / np.maximum(count - (std == "sample"), 1))
+        return _divided(centred, spread + eps)
+    if scale == "batch":
+        kept = rewards[~np.isnan(rewards)]
+        return _divided(centred, _deviation(kept - kept.mean() if kept.size else kept, std) + eps)
+    if scale != "none":
+        raise ValueError(f"scale must be group, batch or none, not {scale!r}")
+    return centred
+
+
 def _centred(rewards: Floats) -> Floats:
     """Return rewards minus their group's mean, 0 where they are missing."""
     present = ~np.isnan(rewards)
@@ -168,9 +191,7 @@ def _centred(rewards: Floats) -> Floats:
 
 def _standardised(rewards: Floats, std: AdvantageStd, eps: float) -> Floats:
     """Centred rewards, divided by their group's deviation plus `eps`."""
-    centred, count = _centred(rewards), (~np.isnan(rewards)).sum(axis=1, keepdims=True)
-    deviation = np.sqrt((centred**2).sum(axis=1, keepdims=True) / np.maximum(count - (std == "sample"), 1))
-    return _divided(centred, deviation + eps)
+    return _share(rewards, rewards, "group", std, eps)
 
 
 def _deviation(centred: Floats, std: AdvantageStd) -> float:

@@ -5,7 +5,7 @@ Metric names are those of TRL where it has one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 from typing import Any
@@ -234,28 +234,42 @@ class BatchSampler:
         return GroupRequest(self._first_step + k, prompts, first_place, self.stage_at_step(k).temperature)
 
 
+@dataclass(frozen=True)
+class Learned:
+    """What an update learns from."""
+
+    groups: list[RolloutGroup]
+    advantages_PG: Any
+    """float32 (P, G)"""
+    ends_PG: Any
+    """the part of the advantages that is credited to the ends of completions: float32 (P, G)"""
+    by_place: list[dict[int, float]]
+    """the advantages by a rollout's place among all of its group"""
+
+
 def learn_from(
-    batch: Batch, stage: StageConfig, multipliers: Sequence[float], grpo: GrpoConfig
-) -> tuple[Batch, Any, list[dict[int, float]]]:
-    """Return what the update learns from: the groups with all their rollouts or those that `grpo.update_rollouts`
-    keeps, their advantages, float32 (P, G), and these by a rollout's place among all of its group. Where a stage learns
-    from references or the best rollouts alone, each has the advantage 1: the gradient is that of their likelihood."""
+    batch: Batch, stage: StageConfig, multipliers: Sequence[float], grpo: GrpoConfig, at_ends: Collection[str] = ()
+) -> Learned:
+    """Return the groups with all their rollouts or those that `grpo.update_rollouts` keeps, and their advantages, with
+    the part of the signals `at_ends`. Where a stage learns from references or the best rollouts alone, each has the
+    advantage 1: the gradient is that of their likelihood."""
 
-    def advantages(of: Batch) -> Any:
-        return step_advantages(of.totals, of.scores, stage.rewards, of.measured, multipliers, grpo)
+    def advantages(of: Batch) -> tuple[Any, Any]:
+        return step_advantages(of.totals, of.scores, stage.rewards, of.measured, multipliers, grpo, at_ends)
 
-    advantages_PG = advantages(batch)
+    advantages_PG, ends_PG = advantages(batch)
     places = [list(range(len(group.rollouts))) for group in batch.groups]
     if stage.learn != "rewards":
         places = [[int(np.argmax(row))] for row in np.array(advantages_PG)]
         batch = batch.keep(places)
         advantages_PG = likelihood_advantages(batch.untaught)
+        ends_PG = 0.0 * advantages_PG
     elif 0 < grpo.update_rollouts < len(places[0]):
         places = most_spread(advantages_PG, grpo.update_rollouts)
         batch = batch.keep(places)
-        advantages_PG = advantages(batch)  # relative to those that are kept
+        advantages_PG, ends_PG = advantages(batch)  # relative to those that are kept
     by_place = [dict(zip(own, row, strict=True)) for own, row in zip(places, advantages_PG.tolist(), strict=True)]
-    return batch, advantages_PG, by_place
+    return Learned(batch.groups, advantages_PG, ends_PG, by_place)
 
 
 def step_metrics(batch: Batch, advantages_PG: Any) -> dict[str, float]:

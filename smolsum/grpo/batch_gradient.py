@@ -10,6 +10,7 @@ import mlx.nn as nn
 from mlx.utils import tree_map
 
 from smolsum.config.sections import GrpoConfig, StageConfig
+from smolsum.grpo.credit import EndCredit
 from smolsum.grpo.loss import BatchTotals, Tally, loss_and_tally, loss_metrics, merged, over_ranks
 from smolsum.policy import distributed
 from smolsum.policy.cpu.gradient import TokenGroup
@@ -27,12 +28,14 @@ def gradients(
     max_new_tokens: int,
     chunking: Chunking = WHOLE,
     reference: Any = None,
+    credit: EndCredit | None = None,
 ) -> tuple[Any, dict[str, float]]:
     """Return the gradient tree of the step's loss over all groups, like `model.trainable_parameters()`, and the loss
     metrics over all trained tokens. Truncated completions are left out where `stage.mask_truncated` says so.
 
     `advantages_PG` is float32 (P, G) in the order of the groups; `max_new_tokens` is the sampler's limit; `reference`,
-    needed where `stage.beta` > 0, is a tree of the frozen policy's trainable parameters. A group whose advantages are
+    needed where `stage.beta` > 0, is a tree of the frozen policy's trainable parameters; `credit` has the part of the
+    advantages that not all tokens have. A group whose advantages are
     all 0 counts in the loss's denominators but never reaches the model: it is not held to the reference either. Where
     no token is left to learn from, the gradient is zero, and needs no memory. Where several ranks train together, each
     computes its share of the groups, and all return the sums over all groups.
@@ -49,6 +52,7 @@ def gradients(
         return zeros, {"loss": 0.0, **skipped}
     kept, counts = distributed.share_or_spare(kept)
     groups, advantages_PG = [groups[p] for p in kept], advantages_PG[mx.array(kept)]
+    credit = credit and credit.take(kept)
     ref_logps = _logprobs(model, groups, stage, chunking, reference) if stage.beta > 0 else [None] * len(groups)
     sampled: list[Any] = [_sampler_logprobs(group) for group in groups]
     old_logps, sampler_logps = sampled, [None] * len(groups)
@@ -59,6 +63,9 @@ def gradients(
     def group_loss(p: int) -> GroupLoss:
         """Return the function for loss and tally of some rows of a group."""
         trained_GT = (1.0 if counts else 0.0) * _trained_mask(groups[p], config, stage)
+        advantages = advantages_PG[p, : len(groups[p].rollouts)]
+        if credit:
+            advantages = credit.advantages(p, groups[p], advantages)
 
         def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, Tally]:
             def of(arrays: Sequence[Any]) -> Any:
@@ -68,7 +75,7 @@ def gradients(
             return loss_and_tally(
                 logp,
                 mx.stop_gradient(logp) if old is None else old,
-                advantages_PG[p, : len(groups[p].rollouts)][rows],
+                advantages[rows],
                 mask * trained_GT[rows],
                 objective,
                 totals,

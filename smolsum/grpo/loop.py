@@ -18,6 +18,7 @@ from smolsum.errors import SmolsumError
 from smolsum.grpo.batch import BatchSampler, learn_from, step_metrics
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.constraints import Multipliers
+from smolsum.grpo.credit import EndCredit, sentence_ends
 from smolsum.grpo.difficulty import planned_kinds
 from smolsum.grpo.evaluations import START, evaluate
 from smolsum.grpo.hindsight import add_hindsight
@@ -100,6 +101,8 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         source, order, config, stage, setup.task.rewards.signals, setup.measure,
         first_step=first_step, steps=steps, run_steps=run_steps, parts=parts, mark=mark,
     )  # fmt: skip
+    at_ends = setup.task.rewards.end_signals if config.grpo.length_credit == "ends" else []
+    ends = sentence_ends(policy.tokenizer) if at_ends else frozenset()
     source.publish(at.step, always=True)  # a restored or new stage is not one update from what workers hold
     for k in session.steps(optimizer):  # saves checkpoints, pauses and stops
         reset_peak()
@@ -108,10 +111,11 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         sampler.request_ahead(k)  # workers sample while the update runs
         batch = sampled.take(chosen)
         now = sampler.stage_at_step(k)  # the weights that scored the step: `observe` moves those of the parts below
-        kept, advantages_PG, by_place = learn_from(batch, now, multipliers.values, config.grpo)
+        learned = learn_from(batch, now, multipliers.values, config.grpo, at_ends)
         grads, metrics = gradients(
-            policy.model, kept.groups, advantages_PG, config.grpo, now,
+            policy.model, learned.groups, learned.advantages_PG, config.grpo, now,
             max_new_tokens=config.sampling.max_new_tokens, chunking=setup.memory.chunking, reference=reference,
+            credit=EndCredit(learned.ends_PG, ends) if at_ends else None,
         )  # fmt: skip
         if config.grpo.hindsight and stage.learn == "rewards":
             grads, copied = add_hindsight(
@@ -125,12 +129,12 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         mark("optimizer_s")
         source.publish(at.step)
         mark("publish_s")
-        metrics |= step_metrics(sampled, advantages_PG) | source.metrics() | schedule_metrics(stage, now)
+        metrics |= step_metrics(sampled, learned.advantages_PG) | source.metrics() | schedule_metrics(stage, now)
         for part in parts:
             metrics |= part.observe(sampled, now.rewards)
         metrics |= setup.task.evaluation.step_metrics(sampled.groups, config)
         if session.keeper.validates(k):
             metrics |= validate(session, setup, stage)
             mark("validate_s")
-        rows = sampled.rows(dict(zip(chosen, by_place, strict=True)))
+        rows = sampled.rows(dict(zip(chosen, learned.by_place, strict=True)))
         session.log(sampled.logged_means() | metrics, rows)  # a metric of ours keeps its name

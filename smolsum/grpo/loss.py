@@ -130,6 +130,7 @@ def loss_and_tally(
 ) -> tuple[mx.array, Tally]:
     """Return this call's share of the batch's loss (scalar), and of its metrics.
 
+    `advantages_G` are those of whole completions, or (G, T) where a completion's tokens have different ones.
     `old_logp_GT` is the ratio's denominator. Where `sampler_logp_GT` is given, it is what the sampler reported, and
     `old_logp_GT` are the trainer's log-probs just before the update. `ref_logp_GT` are the reference's log-probs;
     `entropy_GT`, the entropies of the policy's next-token distributions, are only logged, and have no gradient. Errors:
@@ -140,21 +141,21 @@ def loss_and_tally(
     if config.correction != "none" and sampler_logp_GT is None:
         raise ValueError(f"the correction {config.correction} needs sampler_logp_GT: what the sampler reported")
     mask_GT = mask_GT.astype(mx.float32)
-    advantages_G1 = advantages_G[:, None]
+    advantages_GT = advantages_G[:, None] if advantages_G.ndim == 1 else advantages_G
     log_ratio_GT, unit_GT = logp_GT - old_logp_GT, mask_GT  # a unit has one ratio: a token, or a sequence (G, 1)
     if config.loss in SEQUENCE_RATIO:
         log_ratio_GT, unit_GT = _row_mean(log_ratio_GT, mask_GT), mx.minimum(mask_GT.sum(axis=1, keepdims=True), 1.0)
     ratio_GT = mx.exp(mx.clip(log_ratio_GT, -MAX_LOG_RATIO, MAX_LOG_RATIO))
     tally: Tally = {"sum": {}, "min": {}, "max": {}}
     if config.loss == "cispo":
-        objective_GT = mx.stop_gradient(mx.minimum(ratio_GT, config.eps_max)) * advantages_G1 * logp_GT
-        is_clipped_GT = (ratio_GT > config.eps_max) & (advantages_G1 > 0)
+        objective_GT = mx.stop_gradient(mx.minimum(ratio_GT, config.eps_max)) * advantages_GT * logp_GT
+        is_clipped_GT = (ratio_GT > config.eps_max) & (advantages_GT > 0)
         tally["sum"]["cispo_clip_ratio"] = weighted(is_clipped_GT, unit_GT)
     else:
         clipped_GT = mx.clip(ratio_GT, 1 - config.eps_low, 1 + config.eps_high)
-        objective_GT = mx.minimum(ratio_GT * advantages_G1, clipped_GT * advantages_G1)
-        low_GT = (ratio_GT < 1 - config.eps_low) & (advantages_G1 < 0)
-        high_GT = (ratio_GT > 1 + config.eps_high) & (advantages_G1 > 0)
+        objective_GT = mx.minimum(ratio_GT * advantages_GT, clipped_GT * advantages_GT)
+        low_GT = (ratio_GT < 1 - config.eps_low) & (advantages_GT < 0)
+        high_GT = (ratio_GT > 1 + config.eps_high) & (advantages_GT > 0)
         _tally_clips(tally, low_GT, high_GT, unit_GT)
 
     # the trainer's log-probs before the update, and the sampler's; with one update a batch, the policy is the former
@@ -166,7 +167,9 @@ def loss_and_tally(
     if config.correction != "none":
         objective_GT = objective_GT * weights_GT
     if config.off_policy_delta > 0:
-        kept_G1 = kept_sequences(advantages_G, logp_GT, mu_GT, mask_GT, delta=config.off_policy_delta)
+        kept_G1 = kept_sequences(
+            _row_mean(advantages_GT, mask_GT)[:, 0], logp_GT, mu_GT, mask_GT, delta=config.off_policy_delta
+        )
         objective_GT = objective_GT * kept_G1
         tally["sum"]["off_policy/dropped"] = weighted(1 - kept_G1, mx.minimum(mask_GT.sum(axis=1, keepdims=True), 1.0))
 

@@ -41,7 +41,7 @@ def length_reward(length: int, *, target: int, shape: str, floor: float, toleran
             )
 
 
-@described("(-∞, 0]", "distance from the target, in targets, negative", by_length=True)
+@described("(-∞, 0]", "distance from the target, in targets, negative", by_length=True, by_end=True)
 def score_length(
     groups: Sequence[RolloutGroup], config: Config, count: Callable[[Rollout], int] | None = None
 ) -> Values:
@@ -77,7 +77,7 @@ def overlong_reward(tokens: int, *, limit: int, buffer: int) -> float:
     return max(-1.0, 0.0 - max(0, tokens - (limit - buffer)) / buffer)
 
 
-@described("[-1, 0]", "soft punishment for the last tokens before the limit", by_length=True)
+@described("[-1, 0]", "soft punishment for the last tokens before the limit", by_length=True, by_end=True)
 def score_overlong(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """Return PxG punishments; a truncated rollout has -1."""
     limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer

@@ -42,6 +42,8 @@ class Facts:
     by_length: bool = False
     """whether a text is worth less because it is long or cut: stages that train such a signal learn from truncated
     completions too (`grpo.mask_truncated`)"""
+    by_end: bool = False
+    """whether nothing but the place where a text ends decides it (`grpo.length_credit`)"""
     by_reference: bool = False
     """whether it compares with references, so that it is missing for a prompt without any"""
 

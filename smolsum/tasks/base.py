@@ -125,6 +125,11 @@ class TaskRewards:
         """The signals that depend on a completion's length, or on whether it was cut."""
         return [name for name, signal in self.signals.items() if facts_of(signal).by_length]
 
+    @property
+    def end_signals(self) -> list[str]:
+        """The signals that only the place where a completion ends decides."""
+        return [name for name, signal in self.signals.items() if facts_of(signal).by_end]
+
 
 @dataclass(frozen=True)
 class Metric:

@@ -376,6 +376,23 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None
         resolved(sets=[*sets, "stages.quality.rewards.overlong=0.5"])
 
 
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (["grpo.loss=gspo"], ["'gspo'", "--set grpo.loss=grpo"]),
+        (
+            ["grpo.constraint_method=gate", "grpo.constraints=length within 1: 0.9"],
+            ["gate", "constraint_method=lagrange"],
+        ),
+    ],
+)
+def test_ends_have_a_part_of_what_has_parts(more: list[str], named: list[str]) -> None:
+    """A ratio of whole completions gives all tokens the same, and a product of rewards has no parts."""
+    with refuses("grpo.length_credit = 'ends'", "--set grpo.length_credit=all", *named):
+        resolved(sets=["grpo.length_credit=ends", *more])
+    assert resolved(sets=["grpo.length_credit=ends", "grpo.loss=dapo"])
+
+
 @pytest.mark.parametrize("kept", [1, 9])
 def test_an_update_keeps_some_of_the_rollouts(kept: int) -> None:
     """A single one has nothing to be compared with, and there are no more than are sampled."""

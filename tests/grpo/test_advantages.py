@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from smolsum.config.fields import AdvantageScale, AdvantageStd
+from smolsum.config.sections import GrpoConfig
 from smolsum.grpo.advantages import (
-    advantages,
     gdpo_advantages,
     group_advantages,
     most_spread,
+    step_advantages,
     teaches_nothing,
     zero_spread,
 )
@@ -88,7 +89,7 @@ def test_a_group_teaches_where_it_has_advantages(scale: AdvantageScale) -> None:
     weights = {"x": 1.0, "y": 2.0, "unused": 0.0}
     scores["y"][1:] = [[3.0] * 4, [2.0, 2.0, 2.0, NAN]]
     totals = np.array(scores["x"]) + 2 * np.array(scores["y"])
-    found = np.array(advantages(totals, scores, weights, scale=scale))
+    found = np.array(step_advantages(totals, scores, weights, (), (), GrpoConfig(advantage_scale=scale))[0])
     expected = [not row.any() for row in found]
     assert expected == [scale != "gdpo", True, True]
     assert teaches_nothing(totals, scores, weights, scale=scale).tolist() == expected
@@ -159,7 +160,8 @@ def test_the_step_takes_totals_or_signals() -> None:
     totals = np.array(SIGNALS["length"]) + 0.5 * np.array(SIGNALS["meteor"])
     expected = {"batch": group_advantages(totals, scale="batch"), "gdpo": gdpo_advantages(SIGNALS, weights)}
     for scale, found in expected.items():
-        assert mx.array_equal(advantages(totals, SIGNALS, weights, scale=scale), found)  # type: ignore[arg-type]
+        grpo = GrpoConfig(advantage_scale=scale)  # type: ignore[arg-type]
+        assert mx.array_equal(step_advantages(totals, SIGNALS, weights, (), (), grpo)[0], found)
 
 
 def test_a_signal_that_does_not_apply_adds_nothing_to_gdpo() -> None:
@@ -173,7 +175,8 @@ def test_a_signal_that_does_not_apply_adds_nothing_to_gdpo() -> None:
     weights = {"a": 1.0, "b": 1.0}
     got = gdpo_advantages(scores, weights, totals_PG=totals, std="population", eps=0.0)
     assert np.array(got).tolist() == [[-1.0, 1.0, -1.0, 1.0, 0.0]]
-    through = advantages(totals, scores, weights, scale="gdpo", std="population", eps=0.0)
+    grpo = GrpoConfig(advantage_scale="gdpo", advantage_std="population", advantage_eps=0.0)
+    through, _ = step_advantages(totals, scores, weights, (), (), grpo)
     assert np.array(through).tolist() == np.array(got).tolist()
 
 

@@ -266,16 +266,17 @@ def test_an_update_of_some_rollouts_compares_these_alone() -> None:
         groups, {"length": values}, np.array(values), np.array([False]), (length,), {"mark": [["a", "b", "c"]]}
     )
     grpo = GrpoConfig(update_rollouts=2, constraint_method="sum", advantage_scale="none")
-    kept, advantages_PG, by_place = learn_from(batch, STAGE, [0.0], grpo)
+    kept = learn_from(batch, STAGE, [0.0], grpo)
     assert [rollout.token_ids for rollout in kept.groups[0].rollouts] == [(9,), (7, 7, 7)]
-    assert (kept.scores, kept.extra) == ({"length": [[0.0, 4.0]]}, {"mark": [["a", "c"]]})
-    assert kept.measured[0].values.tolist() == [[1.0, 3.0]]
-    assert advantages_PG.tolist() == [[-2.0, 2.0]]
-    assert by_place == [{0: -2.0, 2: 2.0}]
-    assert [row["advantage"] for row in batch.rows(dict(enumerate(by_place)))] == [-2.0, None, 2.0]
-    whole, _, by_place = learn_from(batch, STAGE, [0.0], replace(grpo, update_rollouts=3))
-    assert whole is batch
-    assert [*by_place[0]] == [0, 1, 2]
+    assert kept.advantages_PG.tolist() == [[-2.0, 2.0]]
+    assert kept.by_place == [{0: -2.0, 2: 2.0}]
+    assert [row["advantage"] for row in batch.rows(dict(enumerate(kept.by_place)))] == [-2.0, None, 2.0]
+    two = batch.keep([[0, 2]])
+    assert (two.scores, two.extra) == ({"length": [[0.0, 4.0]]}, {"mark": [["a", "c"]]})
+    assert two.measured[0].values.tolist() == [[1.0, 3.0]]
+    whole = learn_from(batch, STAGE, [0.0], replace(grpo, update_rollouts=3))
+    assert whole.groups is batch.groups
+    assert [*whole.by_place[0]] == [0, 1, 2]
 
 
 def test_the_best_of_a_group_counts_alone() -> None:
@@ -287,10 +288,10 @@ def test_the_best_of_a_group_counts_alone() -> None:
     batch = Batch(groups, {"length": values}, np.array(values), np.array([False, True]), (length,))
     stage, grpo = replace(STAGE, learn="best"), GrpoConfig()
     for multiplier, best in ((0.0, (7, 7, 7)), (5.0, (8, 8))):
-        kept, advantages_PG, by_place = learn_from(batch, stage, [multiplier], grpo)
+        kept = learn_from(batch, stage, [multiplier], grpo)
         assert kept.groups[0].rollouts[0].token_ids == best
-        assert advantages_PG.tolist() == [[1.0], [0.0]]
-        assert [*by_place[0].values()] == [1.0]
+        assert kept.advantages_PG.tolist() == [[1.0], [0.0]]
+        assert [*kept.by_place[0].values()] == [1.0]
 
 
 def test_references_are_learnt_without_sampling(policy: Policy) -> None:
@@ -307,9 +308,9 @@ def test_references_are_learnt_without_sampling(policy: Policy) -> None:
     assert first.token_ids[-1] in policy.eos_ids
     batch, _ = sampler(source, tuple(prompts), config).collect(0)
     assert not batch.untaught.any()
-    kept, advantages_PG, _ = learn_from(batch, config.stages["length"], [], GrpoConfig())
+    kept = learn_from(batch, config.stages["length"], [], GrpoConfig())
     _, metrics = gradients(
-        policy.model, kept.groups, advantages_PG, GrpoConfig(), config.stages["length"], max_new_tokens=12
+        policy.model, kept.groups, kept.advantages_PG, GrpoConfig(), config.stages["length"], max_new_tokens=12
     )
     logps = [group_logprobs(policy.model, one.prompt.token_ids, [one.rollouts[0].token_ids])[0] for one in kept.groups]
     tokens = sum(len(one.rollouts[0].token_ids) for one in kept.groups)

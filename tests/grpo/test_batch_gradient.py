@@ -8,6 +8,7 @@ from support.models import EOS, assert_same_arrays, assert_trees_close, build, g
 
 from smolsum.config.sections import GrpoConfig, StageConfig
 from smolsum.grpo.batch_gradient import batch_totals, gradients, with_parameters
+from smolsum.grpo.credit import EndCredit
 from smolsum.grpo.loss import policy_loss
 from smolsum.policy.cpu import native
 from smolsum.policy.group_gradient import WHOLE, Chunking
@@ -34,13 +35,16 @@ LIMIT = 9
 
 def assert_as_at_once(
     model: nn.Module, groups: Sequence[RolloutGroup], config: GrpoConfig, stage: StageConfig, *,
-    reference: nn.Module | None = None, chunking: Chunking = WHOLE,
+    reference: nn.Module | None = None, chunking: Chunking = WHOLE, credit: EndCredit | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """Gradient, value and metrics of the step are those of the loss of all sequences in one call, each group's prompt
     repeated. Returns the metrics."""
     rollouts = [rollout for g in groups for rollout in g.rollouts]
     given = mx.concatenate([ADVANTAGES] * 2)[: len(groups)]
     advantages = mx.concatenate([given[p, : len(g.rollouts)] for p, g in enumerate(groups)])
+    if credit:
+        rows = [credit.advantages(p, g, given[p, : len(g.rollouts)]) for p, g in enumerate(groups)]
+        advantages = mx.concatenate([mx.pad(row, [(0, 0), (0, LIMIT - row.shape[1])]) for row in rows])
     kept = [0 if r.truncated and stage.mask_truncated else len(r.token_ids) for r in rollouts]
     if not config.train_eos:
         kept = [count - (r.finish_reason == "stop") for count, r in zip(kept, rollouts, strict=True)]
@@ -71,7 +75,7 @@ def assert_as_at_once(
     (value, expected), tree = nn.value_and_grad(model, loss)(model)
     frozen = reference.parameters() if reference else None
     found, metrics = gradients(
-        model, groups, given, config, stage, max_new_tokens=LIMIT, reference=frozen, chunking=chunking
+        model, groups, given, config, stage, max_new_tokens=LIMIT, reference=frozen, chunking=chunking, credit=credit
     )
     assert_trees_close(found, tree, relative=5e-5)
     # of the model, the batch and the machine, not of the loss
@@ -175,3 +179,14 @@ def test_borrowed_weights_are_given_back(error: type[BaseException]) -> None:
     with pytest.raises(error):
         fail()
     assert_same_arrays(model, build("llama"))
+
+
+@pytest.mark.parametrize("kind", ["grpo", "dr_grpo", "dapo", "cispo"])
+@pytest.mark.parametrize("chunking", [WHOLE, Chunking(rows=2)])
+def test_tokens_have_advantages_of_their_own(kind: str, chunking: Chunking) -> None:
+    """Where a part is credited to the ends: as in one call with an advantage for each token, also in chunks."""
+    credit = EndCredit(0.7 * ADVANTAGES, frozenset([11, 50, 52]))
+    config, given = GrpoConfig(loss=kind, eps_high=0.5), stage(mask_truncated=False)
+    found = assert_as_at_once(build("qwen2"), GROUPS, config, given, chunking=chunking, credit=credit)
+    plain = assert_as_at_once(build("qwen2"), GROUPS, config, given, chunking=chunking)
+    assert found["loss"] != pytest.approx(plain["loss"])

@@ -11,7 +11,7 @@ import pytest
 from smolsum.config.constraints import Constraint, parse_constraints
 from smolsum.config.fields import ConstraintMethod
 from smolsum.config.sections import GrpoConfig
-from smolsum.grpo.advantages import advantages, step_advantages
+from smolsum.grpo.advantages import group_advantages, step_advantages
 from smolsum.grpo.constraints import Bounded, Multipliers, cost
 
 BAND = parse_constraints("length in 9..10: 0.9")[0]
@@ -27,7 +27,7 @@ def measured(values: np.ndarray = LENGTHS, one: Constraint = BAND) -> Bounded:
 def combined(method: ConstraintMethod, multiplier: float, *parts: Bounded, totals: np.ndarray = REWARDS) -> np.ndarray:
     grpo = GrpoConfig(constraint_method=method, advantage_eps=0.0)
     parts = parts or (measured(),)
-    return np.array(step_advantages(totals, SCORES, {"meteor": 1.0}, parts, [multiplier] * len(parts), grpo))
+    return np.array(step_advantages(totals, SCORES, {"meteor": 1.0}, parts, [multiplier] * len(parts), grpo)[0])
 
 
 def standard(rows: np.ndarray) -> np.ndarray:
@@ -64,8 +64,8 @@ def test_units_of_prompts() -> None:
 
 def test_without_constraints_they_are_the_rewards_advantages() -> None:
     grpo = GrpoConfig()
-    found = step_advantages(REWARDS, SCORES, {"meteor": 1.0}, (), (), grpo)
-    assert np.array(found).tolist() == np.array(advantages(REWARDS, SCORES, {"meteor": 1.0}, scale="group")).tolist()
+    found, _ = step_advantages(REWARDS, SCORES, {"meteor": 1.0}, (), (), grpo)
+    assert np.array(found).tolist() == np.array(group_advantages(REWARDS)).tolist()
 
 
 @pytest.mark.parametrize("method", ["lagrange", "pid", "gdpo"])

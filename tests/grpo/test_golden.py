@@ -12,7 +12,8 @@ import pytest
 from support.models import build
 from support.places import GOLDEN
 
-from smolsum.grpo.advantages import advantages
+from smolsum.config.sections import GrpoConfig
+from smolsum.grpo.advantages import step_advantages
 from smolsum.grpo.loss import BatchTotals, policy_loss
 from smolsum.policy.logprobs import group_logprobs
 
@@ -89,7 +90,7 @@ def test_advantages_are_those_of_trl(scale: str) -> None:
     scores = dict(zip(("first", "second"), np.array(recorded["scores"], dtype=float), strict=True))
     weights = dict(zip(scores, recorded["weights"], strict=True))
     totals = sum(weight * scores[name] for name, weight in weights.items())
-    got = advantages(totals, scores, weights, scale=scale)
+    got = step_advantages(totals, scores, weights, (), (), GrpoConfig(advantage_scale=scale))[0]
     np.testing.assert_allclose(np.array(got), recorded["advantages"][scale], rtol=1e-5, atol=1e-6)
 
 

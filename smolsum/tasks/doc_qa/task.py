@@ -45,7 +45,7 @@ def score_answered(groups: Sequence[RolloutGroup], config: Config) -> Values:
     return [[next(shares) for _ in group.rollouts] for group in groups]
 
 
-@described("[-1, 0]", "words over the limit, in limits, negative", by_length=True)
+@described("[-1, 0]", "words over the limit, in limits, negative", by_length=True, by_end=True)
 def score_word_limit(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """Return PxG rewards in [-1, 0], those of `word_limit_reward`."""
     limit = settings(config).max_words
