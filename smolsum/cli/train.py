@@ -63,8 +63,8 @@ def train(
         typer.Option(
             metavar="STRATEGY",
             help="finetuned: length first, then quality; included: both at once; constrained: quality as high as the "
-            "length allows; other tasks have their own; repeatable; all: finetuned and included, or each of another "
-            "task.  [default: the task's, finetuned]",
+            "length allows; sft-constrained: the same after some supervised steps; other tasks have their own; "
+            "repeatable; all: finetuned and included, or each of another task.  [default: the task's, finetuned]",
         ),
     ] = None,
     reward: Annotated[

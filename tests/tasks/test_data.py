@@ -13,7 +13,8 @@ import pytest
 from support.data_files import lines, load, table
 from support.refusals import refuses
 
-from smolsum.config.sections import Config, DataConfig
+from smolsum.config.resolve import resolve
+from smolsum.config.sections import Config, DataConfig, StageConfig
 from smolsum.errors import UsageError
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Example, Split, check_references, generated_split, load_split, overlap
@@ -27,6 +28,11 @@ ROWS: list[dict[str, Any]] = [
 USER, ANSWER = {"role": "user", "content": "A post."}, {"role": "assistant", "content": "Short."}
 SYSTEM = {"role": "system", "content": "Be brief."}
 PLAIN = [{"id": f"n{n}", "prompt": f"Post {n}.", "completion": f"Short {n}.", "score": n / 2} for n in range(5)]
+
+
+def stages(**rewards: dict[str, float]) -> dict[str, StageConfig]:
+    """Stages of these names, with these weights of signals."""
+    return {name: replace(resolve(TASKS).config.stages["quality"], rewards=own) for name, own in rewards.items()}
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -121,11 +127,11 @@ def needed(split: Split, hint: str) -> None:
     """Of data without the column of references: a reward that compares with them is refused with this hint, and what
     only measures by them is warned of."""
     assert [example.references for example in split.examples] == [()] * len(split.examples)
-    warning = check_references({"train": split}, {"length": {"length": 1.0, "meteor": 0.0}})
+    warning = check_references({"train": split}, stages(length={"length": 1.0, "meteor": 0.0}))
     assert split.no_references in warning
     assert warning.endswith("not measured on train: bleu, rouge, meteor")
     with refuses("stage quality", "bleu and meteor", split.no_references, hint, "--reward length"):
-        check_references({"train": split}, {"length": {"length": 1.0}, "quality": {"meteor": 0.5, "bleu": 1.0}})
+        check_references({"train": split}, stages(length={"length": 1.0}, quality={"meteor": 0.5, "bleu": 1.0}))
 
 
 def test_a_missing_column_is_answered_with_the_nearest(tmp_path: Path) -> None:
@@ -159,10 +165,12 @@ def test_references_are_not_missed_on_test() -> None:
     """Training reads those of the train and the validation split alone."""
     split = generated_split("test", [Example("1", "A post.")])
     lacking = replace(split, no_references="it has no column 'completion'")
-    assert "not measured on test" in check_references({"train": split, "test": lacking}, {"quality": {"meteor": 1.0}})
+    assert "not measured on test" in check_references(
+        {"train": split, "test": lacking}, stages(quality={"meteor": 1.0})
+    )
     with refuses("stage quality", "meteor"):
-        check_references({"train": split, "validation": lacking}, {"quality": {"meteor": 1.0}})
-    assert not check_references({"train": split}, {"quality": {"meteor": 1.0}})
+        check_references({"train": split, "validation": lacking}, stages(quality={"meteor": 1.0}))
+    assert not check_references({"train": split}, stages(quality={"meteor": 1.0}))
 
 
 @pytest.mark.parametrize("path", ["posts", "a/b/c", "./ann/posts", "/no/such", "ann/posts.jsonl", "~ann/x"])
