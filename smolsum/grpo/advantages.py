@@ -48,15 +48,13 @@ def step_advantages(
             lowest = np.where(np.isnan(totals), np.inf, totals).min(axis=1, keepdims=True)
             totals = (totals - np.minimum(lowest, 0.0)) * np.prod([_with_means(part, 1.0) for part in parts], 0)
     if scale == "gdpo":
-        own, whole = {name: weight for name, weight in weights.items() if name in at_ends}, np.array(totals)
-        found = gdpo_advantages(scores, weights, totals_PG=whole, std=std, eps=eps)
-        summed, of_ends = (_gdpo_sum(scores, some, np.isnan(whole), std, eps) for some in (weights, own))
-        found_ends = _divided(of_ends, _deviation(summed[~np.isnan(whole)], std) + eps)
+        missing, own = np.isnan(totals), {name: weight for name, weight in weights.items() if name in at_ends}
+        summed, of_ends = (_gdpo_sum(scores, some, missing, std, eps) for some in (weights, own))
+        divisor = _deviation(summed[~missing], std) + eps
+        found, found_ends = _array(_divided(summed, divisor)), _divided(of_ends, divisor)
     else:
-        found, found_ends = (
-            group_advantages(totals, scale=scale, std=std, eps=eps),
-            _share(ended, totals, scale, std, eps),
-        )
+        found = group_advantages(totals, scale=scale, std=std, eps=eps)
+        found_ends = _share(ended, totals, scale, std, eps)
     if not measured or grpo.constraint_method in ("sum", "gate"):
         return found, _array(found_ends)
     summed = np.array(found, dtype=np.float64)

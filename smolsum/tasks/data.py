@@ -105,15 +105,18 @@ def check_references(splits: Mapping[str, Split], stages: Mapping[str, StageConf
     """Return a warning if a split has no references; empty if all have some. Raises UsageError where a stage learns
     from references or uses a signal that compares with them, and the splits that it is trained and validated on have
     none."""
+    without = sum(not example.references for example in splits["train"].examples) if "train" in splits else 0
+    for name_of_stage, stage in stages.items():
+        if without and stage.learn == "references":
+            raise UsageError(
+                f"stage {name_of_stage} learns from references, but "
+                f"{splits['train'].no_references or f'{without} prompts of the train split have none'}",
+                hint=f"--set stages.{name_of_stage}.learn=best, which needs none",
+            )
     lacking = {name: split for name, split in splits.items() if split.no_references}
     comparing = [name for name, facts in FACTS.items() if facts.by_reference]
     for name, split in lacking.items():
         for name_of_stage, stage in stages.items():
-            if stage.learn == "references" and name == "train":
-                raise UsageError(
-                    f"stage {name_of_stage} learns from references, but {split.no_references}",
-                    hint=f"{split.references_hint}; or --set stages.{name_of_stage}.learn=best, which needs none",
-                )
             compared = [signal for signal in comparing if stage.used_signals.get(signal)]
             if compared and name in ("train", "validation"):
                 compare = "compares" if len(compared) == 1 else "compare"

@@ -153,3 +153,9 @@ def test_stages_learn_from_texts_too(data: Path, tmp_path: Path, call: Call) -> 
     refused = arguments(tmp_path / "bare", tmp_path / "other", "bare", **changes)
     rewards = ["--set=stages.quality.rewards={length=1.0}"]
     assert_refused(call(*refused, *rewards), "stage quality learns from references", "stages.quality.learn=best")
+
+
+def test_a_task_without_references_has_none_to_learn_from(tmp_path: Path, call: Call) -> None:
+    """Whether its data lack them or it never has any."""
+    refused = call("train", "--task=strict-json", f"--runs-dir={tmp_path}", "--set=stages.standard.learn=references")
+    assert_refused(refused, "stage standard learns from references", "stages.standard.learn=best")
