@@ -314,6 +314,10 @@ class TrainConfig:
     """Passes whose gradients are summed for one optimizer step."""
     refill_rounds: fields.Count = 0
     """Times that a step samples more prompts to replace groups whose rewards are all equal."""
+    guard: fields.Guard = "warn"
+    """What happens where a reward is paid for with something that the task measures and the stage does not reward, such
+    as wrong facts or repetition: a warning, or the run stops (`stop`), or it goes back to the last checkpoint before
+    that and continues from there with half the learning rate (`rollback`); `off`: nothing is watched."""
     validate_every: fields.Count = 25
     """Optimizer steps between validations; 0: no validation."""
     validation_prompts: fields.PositiveCount = 50
