@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from smolsum.config.constraints import parse_constraints
-from smolsum.config.fields import Guard as GuardMode
 from smolsum.config.sections import Config, StageConfig
 from smolsum.grpo.stateful import Stateful
 from smolsum.tasks.base import Metric, MetricRow, TaskEvaluation
@@ -30,7 +29,7 @@ RISE, PULL = 3.0, 3.0
 """standard errors by which a measure must have got worse, and be pulled that way"""
 
 
-RETRY = "try a lower optimizer.learning_rate, a higher grpo.beta, another reward, or a --constraint on what got worse"
+RETRY = "a lower learning rate, a higher grpo.beta, another reward, or a --constraint on what got worse"
 
 
 def open_guard(config: Config, stage: StageConfig, evaluation: TaskEvaluation) -> "Guard":
@@ -64,18 +63,8 @@ class Alarm:
     now: float
     """mean of the newest steps"""
 
-    @property
-    def sentence(self) -> str:
-        return (
-            f"what is rewarded goes with worse {self.metric.title}: {self.before:.3g} in the stage's first {FIRST} "
-            f"steps, {self.now:.3g} in the last {LAST}"
-        )
-
-    def advice(self, mode: GuardMode) -> str:
-        """What helps, where `train.guard` is `mode`."""
-        if mode != "warn":
-            return ""
-        return f"read the completions; {RETRY}; --guard stop or rollback acts by itself"
+    def __str__(self) -> str:
+        return f"{self.metric.title} ({self.before:.3g}, now {self.now:.3g})"
 
 
 class _History:
@@ -150,8 +139,10 @@ class Guard(Stateful):
             seen = self._seen.setdefault(column, _History())
             seen.add(sign * fmean(levels), sign * fmean(pulls))
             metrics[f"guard/{column}/mean"] = fmean(levels)
+            is_worse = seen.rise >= RISE and seen.pulled >= PULL
             metrics[f"guard/{column}/rise"], metrics[f"guard/{column}/pull"] = seen.rise, seen.pulled
-            if not seen.is_raised and seen.rise >= RISE and seen.pulled >= PULL:
+            metrics[f"guard/{column}/alarm"] = float(is_worse)
+            if is_worse and not seen.is_raised:
                 seen.is_raised = True
                 self.alarms.append(Alarm(metric, sign * fmean(seen.first), sign * fmean(seen.last)))
         return metrics

@@ -124,15 +124,14 @@ class Session:
     def heed(self, guard: Guard, optimizer: Optimizer) -> None:
         """Tell the user of the guard's alarms, and do what `train.guard` says: nothing more, stop once the step is
         saved, or go back."""
-        for alarm in guard.alarms:
-            self.keeper.notify("guard", alarm.sentence, hint=alarm.advice(self.config.train.guard))
-        if self.config.train.guard == "stop":
-            titles = " and ".join(alarm.metric.title for alarm in guard.alarms)
-            self._alarm = SmolsumError(
-                f"stopped by the guard after step {self.at.step}: the reward is paid for with {titles}",
-                hint=f"smolsum watch shows the guard's curves; {RETRY}",
-            )
-        elif self.config.train.guard == "rollback":
+        how, worse = self.config.train.guard, " and ".join(map(str, guard.alarms))
+        sentence = f"the reward pulls what has got worse since the stage began: {worse}"
+        if how == "stop":
+            self._alarm = SmolsumError(f"stopped by the guard after step {self.at.step}: {sentence}", hint=RETRY)
+            return
+        advice = f"{RETRY}; --guard stop or rollback acts by itself"
+        self.keeper.notify("guard", sentence, hint=advice if how == "warn" else "")
+        if how == "rollback":
             guard.begin_again()
             self._go_back(optimizer)
 
