@@ -52,6 +52,8 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
         relevant["difficulty"] = [difficulty, provenance.get("bands", "") if config.stages[name].mix else ""]
     if code := digests(config.stages[name].used_signals):
         relevant["plugins"] = code
+    if config.train.skip_untaught:
+        relevant["skip_untaught"] = config.train.skip_untaught
     if config.train.guard == "rollback":
         relevant["guard"] = [getattr(config.train, key) for key in ROLLBACK]
     return digest(relevant)
@@ -67,6 +69,7 @@ def deciding(config: Config) -> dict[str, Any]:
     del whole["rewards"]["timeout_s"]
     kept = {name: whole[name] for name in ("stages", "rewards", "sampling", "grpo", "optimizer")}
     kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
+    kept["train"] |= {"skip_untaught": config.train.skip_untaught} if config.train.skip_untaught else {}
     kept["train"] |= {key: whole["train"][key] for key in ROLLBACK} if config.train.guard == "rollback" else {}
     kept |= {"judge": config.judge.measures} if config.judge.model else {}
     kept |= {"difficulty": whole["difficulty"]} if _changed(config.difficulty) else {}
