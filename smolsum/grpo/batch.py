@@ -228,7 +228,8 @@ class BatchSampler:
             return *found, [[self._measure(group.prompt, rollout) for rollout in group.rollouts] for group in every]
 
         scores, totals, measures = distributed.together(score)
-        measured = measure_constraints(self._constraints, groups, scores, measures, self.config)
+        bounded = self._constraints
+        measured = measure_constraints(bounded, groups, scores, measures, self.config) if bounded else ()
         self._mark("score_s")
         totals_PG = np.array(totals, dtype=np.float64)
         alike = teaches_nothing(totals_PG, scores, rewards, scale=self.config.grpo.advantage_scale)
