@@ -13,11 +13,11 @@ from smolsum.stats.paired import (
     POWER,
     Alternative,
     CrossChecks,
-    compare_runs,
     cross_checks,
     mcnemar,
     smallest_detectable,
 )
+from smolsum.stats.seeds import compare_runs
 from smolsum.stats.several import benjamini_hochberg, correlate, count_tests, holm
 
 Row: TypeAlias = dict[str, Any]
