@@ -226,10 +226,12 @@ class Resampled:
     improved_high: float
 
 
-def resample(a_SN: Array, b_SN: Array, *, matched: bool = False, seed: int) -> Resampled:
-    """Return the hierarchical bootstrap (runs and examples both drawn with replacement; Owen 2007, "The pigeonhole
-    bootstrap") of the mean difference, and the interquartile mean and the probability of improvement (Agarwal et al.
-    2021, arXiv:2108.13264, with examples for tasks). The same seed gives the same numbers.
+def resample(
+    a_SN: Array, b_SN: Array, *, matched: bool = False, clusters_N: Sequence[object] | None = None, seed: int
+) -> Resampled:
+    """Return the hierarchical bootstrap (runs and examples, or their clusters, both drawn with replacement; Owen 2007,
+    "The pigeonhole bootstrap") of the mean difference, and the interquartile mean and the probability of improvement
+    (Agarwal et al. 2021, arXiv:2108.13264, with examples for tasks). The same seed gives the same numbers.
 
     With fewer than six runs the intervals are too narrow: S runs drawn from S vary by (S - 1) / S of what they should.
     """
@@ -237,6 +239,9 @@ def resample(a_SN: Array, b_SN: Array, *, matched: bool = False, seed: int) -> R
     if a.shape[1] < 2:
         return Resampled(*[math.nan] * 9)
     rng, n = np.random.default_rng(seed), a.shape[1]
+    names = kept_clusters(clusters_N, np.isfinite(np.concatenate([a_SN, b_SN])).all(axis=0))
+    places = np.arange(n) if names is None else np.unique([str(name) for name in names], return_inverse=True)[1]
+    clusters = int(places.max()) + 1
     wins = _wins(b, a)[:, None, :] if matched else _wins(b[:, None, :], a[None])
     batch, found = max(1, _MAX_BATCH_NUMBERS // (n * max(len(a), len(b)))), []
     for start in range(0, RESAMPLES, batch):
@@ -244,7 +249,8 @@ def resample(a_SN: Array, b_SN: Array, *, matched: bool = False, seed: int) -> R
         of_a, of_b = (rng.multinomial(len(x), np.full(len(x), 1 / len(x)), size) / len(x) for x in (a, b))
         if matched:
             of_b = of_a
-        examples = rng.multinomial(n, np.full(n, 1 / n), size) / n
+        examples = rng.multinomial(clusters, np.full(clusters, 1 / clusters), size)[:, places].astype(np.float64)
+        examples /= examples.sum(axis=1, keepdims=True)
         of_pairs = of_a if matched else (of_b[:, :, None] * of_a[:, None, :]).reshape(size, -1)
         mean = (((of_b @ b) - (of_a @ a)) * examples).sum(axis=1)
         iqm = _iqm(b, of_b, examples) - _iqm(a, of_a, examples)
