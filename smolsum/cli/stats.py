@@ -81,7 +81,7 @@ def stats(
     One strategy against another, run by run:
       smolsum stats --matched joint=runs/j1,runs/j2 staged=runs/s1,runs/s2
     How large should a study be that finds 0.05?
-      smolsum stats --plan --effect 0.05 --metric meteor joint=runs/j1,runs/j2 staged=runs/s1,runs/s2
+      smolsum stats --plan --effect 0.05 --metric meteor a=a1,a2,a3 b=b1,b2,b3
 
     The exit code is 0 whatever the significance.
     """
