@@ -24,7 +24,7 @@ from smolsum.stats.paired import (
 )
 from smolsum.stats.seeds import Resampled, compare_runs, margin_p, resample, variance_components
 from smolsum.stats.several import benjamini_hochberg, correlate, count_tests, holm
-from smolsum.stats.shares import share_difference, share_interval, share_margin_p
+from smolsum.stats.shares import share_difference, share_interval, share_p
 
 Values: TypeAlias = NDArray[np.float64]
 Row: TypeAlias = dict[str, Any]
@@ -34,6 +34,7 @@ _RESAMPLED = {
     "runs and examples drawn anew": ("metric", "boot", "iqm_a", "iqm_b", "iqm"),
     "probability of improvement": ("metric", "improved", "improvement"),
 }
+_SHARES = ("metric", "exact_a", "exact_b", "share_delta", "share_p")
 _NOTE_TEXTS = {
     "identical": "a and b are equal in every pair",
     "constant": "every pair differs by the same amount",
@@ -95,7 +96,11 @@ def compare_two(a: Arm, b: Arm, options: TestOptions) -> Comparison:
         ResultSection("pairs", ("metric", "n", "missing", *changes), rows),
         *([_runs_section("metric", rows, options)] if several else []),
         *([ResultSection(title, columns, rows) for title, columns in _RESAMPLED.items()] if several else []),
-        *([ResultSection("shares", ("metric", "exact_a", "exact_b", "share_delta"), shares)] if shares else []),
+        *(
+            [ResultSection("shares", ("metric", "exact_a", "exact_b", "share_delta", "share_p"), shares)]
+            if shares
+            else []
+        ),
         *_margin_sections("metric", rows, options),
     ]
     checks = "Wilcoxon, sign flip: p of the same question by ranks and by random signs; bootstrap: 95 % interval (BCa)"
@@ -206,14 +211,15 @@ def _tests(metric: str, a: Arm, b: Arm, options: TestOptions, *, checked: bool =
             if several
             else cross_checks(*means, alternative=alternative, seed=options.seed)
         )
-        checks |= _shares(values_a, values_b, matched, clusters)
+        checks |= _shares(values_a, values_b, options, clusters)
     result = found.result
     p_margin = None
     if options.margin is not None:
-        by_share = share_margin_p(
-            values_a, values_b, options.margin, alternative=alternative, matched=matched, clusters_N=clusters
+        p_margin = margin_p(result, options.margin)
+        by_share = share_p(
+            values_a, values_b, margin=options.margin, alternative=alternative, matched=matched, clusters_N=clusters
         )
-        p_margin = margin_p(result, options.margin) if by_share is None else by_share
+        p_margin = p_margin if by_share is None else by_share
     return {
         **{name: getattr(result, name) for name in _RESULT_COLUMNS},
         "detectable": smallest_detectable(result.se, result.df, alternative=result.alternative),
@@ -230,15 +236,16 @@ def _tests(metric: str, a: Arm, b: Arm, options: TestOptions, *, checked: bool =
     }
 
 
-def _shares(a: Values, b: Values, matched: bool, clusters: list[object] | None) -> Row:
-    """The intervals of metrics that are 0 or 1; None for others."""
+def _shares(a: Values, b: Values, options: TestOptions, clusters: list[object] | None) -> Row:
+    """The intervals and p of metrics that are 0 or 1; None for others."""
     row: Row = {}
     for name, values in (("a", a), ("b", b)):
         found = share_interval(values, clusters)
         for end in ("exact_low", "exact_high", "bayes_low", "bayes_high"):
             row[f"{end.replace('_', f'_{name}_')}"] = getattr(found, end) if found else None
-    ends = share_difference(a, b, matched=matched, clusters_N=clusters)
+    ends = share_difference(a, b, matched=options.matched, clusters_N=clusters)
     row["share_low"], row["share_high"] = ends or (None, None)
+    row["share_p"] = share_p(a, b, alternative=options.alternative, matched=options.matched, clusters_N=clusters)
     return row
 
 
@@ -325,7 +332,7 @@ def _asides(rows: Sequence[Row], *keys: str) -> list[str]:
     if any(row.get("share_low") is not None for row in rows):
         found.append(
             "shares: 95 % intervals for metrics that are 0 or 1, exact ones of each arm (JSON has Bayesian ones too); "
-            "that of the difference holds near 0 and 1, where that of the t-test does not"
+            "that of the difference and its p hold near 0 and 1, where those of the t-test do not"
         )
     if any(row.get("boot_low") is not None for row in rows):
         found.append(

@@ -93,6 +93,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "iqm_a": ("IQM a", figure),
     "iqm_b": ("IQM b", figure),
     "improved": ("improved", figure),
+    "share_p": ("p", starred_p),
     "p_margin": ("p margin", starred_p),
     "p_margin_holm": ("p Holm", starred_p),
     "source": ("source", str),

@@ -5,7 +5,7 @@ many true shares. These here are made of beta distributions, and `benchmarks/evi
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,8 @@ from scipy import optimize, special
 
 from smolsum.stats.paired import CONFIDENCE, Alternative
 from smolsum.stats.seeds import Array, by_cluster, compare_runs, crossed_variance, kept_clusters, run_parts
+
+LEAST_P = 1e-6
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ def share_difference(
 
     Near 0 and 1 the interval of the t-test leaves out too many true differences, as the spread of the higher share is
     an accident. This one adds the squares of the distances to the ends of both Jeffreys intervals, less what the arms
-    share by their examples (Newcombe 1998, method 10; Zou and Donner 2008, "MOVER").
+    share by their examples (Newcombe 1998, method 10; Zou and Donner 2008, "MOVER"), and is as much wider as the
+    degrees of freedom of the crossed test ask for.
     """
     kept = np.isfinite(np.concatenate([a_SN, b_SN])).all(axis=0)
     arms, names = (a_SN[:, kept], b_SN[:, kept]), kept_clusters(clusters_N, kept)
@@ -75,46 +78,57 @@ def share_difference(
     (size_a, variance_a, _), (size_b, variance_b, _) = (_independent(x, names) for x in arms)
     both = math.sqrt(variance_a * variance_b)
     correlation = min(1.0, max(-1.0, (variance_a + variance_b - whole.se**2) / 2 / both)) if both else 0.0
-    narrowing = _narrowing(whole.df, level) if max(map(len, arms)) > 1 else 1.0
+    widening = 1 / math.sqrt(_narrowing(whole.df, level)) if max(map(len, arms)) > 1 else 1.0
     (low_a, high_a), (low_b, high_b) = (
-        _jeffreys(share, size * narrowing, level) for share, size in zip(shares, (size_a, size_b), strict=True)
+        _jeffreys(share, size, level) for share, size in zip(shares, (size_a, size_b), strict=True)
     )
 
     def reach(x: float, y: float) -> float:
-        return math.sqrt(max(0.0, x * x + y * y - 2 * correlation * x * y))
+        return widening * math.sqrt(max(0.0, x * x + y * y - 2 * correlation * x * y))
 
     return (
-        whole.delta - reach(shares[1] - low_b, high_a - shares[0]),
-        whole.delta + reach(high_b - shares[1], shares[0] - low_a),
+        max(-1.0, whole.delta - reach(shares[1] - low_b, high_a - shares[0])),
+        min(1.0, whole.delta + reach(high_b - shares[1], shares[0] - low_a)),
     )
 
 
-def share_margin_p(
+def share_p(
     a_SN: Array,
     b_SN: Array,
-    margin: float,
     *,
+    margin: float = 0.0,
     alternative: Alternative,
     matched: bool = False,
     clusters_N: Sequence[object] | None = None,
 ) -> float | None:
-    """Return `margin_p` of two tables of 0 and 1 by the intervals of `share_difference`: the smallest p, from 0.0001,
-    whose interval of level 1 - 2 p is within the margin, and 1 where that of 0.5 is not; None for other values."""
+    """Return the p of a difference of two tables of 0 and 1, or `margin_p` for a margin above 0, by the intervals of
+    `share_difference`: the smallest p, from `LEAST_P`, whose interval of level 1 - 2 p (one-sided) does not reach 0, or
+    is within the margin. None for other values."""
 
-    def inside(p: float) -> float:
-        ends = share_difference(a_SN, b_SN, matched=matched, clusters_N=clusters_N, level=1 - 2 * p)
-        assert ends is not None
-        low, high = ends
-        return {"two-sided": min(low + margin, margin - high), "greater": low + margin, "less": margin - high}[
-            alternative
-        ]
+    def ends(p: float) -> tuple[float, float] | None:
+        return share_difference(a_SN, b_SN, matched=matched, clusters_N=clusters_N, level=1 - 2 * p)
 
-    if share_difference(a_SN, b_SN, matched=matched, clusters_N=clusters_N) is None:
+    if ends(LEAST_P) is None:
         return None
-    least, most = 1e-4, 0.4999
-    if inside(most) <= 0:
+    if margin == 0:
+        above, below = _tail(ends, 0.0, above=True), _tail(ends, 0.0, above=False)
+        return {"two-sided": min(1.0, 2 * min(above, below)), "greater": above, "less": below}[alternative]
+    wanted = {"two-sided": (True, False), "greater": (True,), "less": (False,)}[alternative]
+    return max(_tail(ends, -margin if above else margin, above=above) for above in wanted)
+
+
+def _tail(ends: Callable[[float], tuple[float, float] | None], bound: float, *, above: bool) -> float:
+    """The smallest p whose interval is above (or below) the bound; 1 where that of 0.5 is not."""
+
+    def clear(p: float) -> float:
+        found = ends(p)
+        assert found is not None
+        return found[0] - bound if above else bound - found[1]
+
+    most = 0.4999
+    if clear(most) <= 0:
         return 1.0
-    return least if inside(least) >= 0 else float(optimize.brentq(inside, least, most, xtol=1e-5))
+    return LEAST_P if clear(LEAST_P) >= 0 else float(optimize.brentq(clear, LEAST_P, most, xtol=1e-6))
 
 
 def _independent(x_SN: Array, clusters_N: Sequence[object] | None) -> tuple[float, float, float]:

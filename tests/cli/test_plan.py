@@ -92,6 +92,15 @@ def test_the_report_has_the_planned_tests_alone(correction: Any, margin: float |
     assert "meteor" not in text.partition("Looked")[2]
 
 
+@pytest.mark.parametrize("form", ["html", "md", "latex"])
+def test_every_format_has_the_plan(form: str, runs: Path, call: Call) -> None:
+    write_plan(Path("p.toml"), PLANNED, now=BEGAN)
+    flags = ("--plan", "p.toml", "--format", form)
+    page = Path(done(call("report", *sorted(map(str, runs.iterdir())), *flags))[0].strip()).read_text()
+    for said in ("Planned tests", "Looked at afterwards", "staged"):
+        assert said in page
+
+
 def test_a_plan_after_the_first_run_is_said(runs: Path, call: Call) -> None:
     """Written too late, changed too late with what changed and why, and edited by hand: the report says each."""
     path = Path("p.toml")

@@ -14,7 +14,7 @@ from support.refusals import assert_refused
 from smolsum.files import to_json
 from smolsum.stats.power import Design, PlannedTest, Spread, detectable, power
 from smolsum.stats.seeds import compare_runs, margin_p, resample, variance_components
-from smolsum.stats.shares import share_difference, share_interval, share_margin_p
+from smolsum.stats.shares import share_difference, share_interval, share_p
 
 Found = Callable[..., dict[str, Any]]
 N, RUNS, ROUNDS = 24, 3, 2
@@ -67,6 +67,7 @@ def test_arms_have_every_estimate(found: Found, call: Call, arms: tuple[str, str
     assert passed is not None
     assert (ok["exact_b_low"], ok["bayes_b_high"]) == pytest.approx((passed.exact_low, passed.bayes_high))
     assert (ok["share_low"], ok["share_high"]) == pytest.approx(share_difference(values("a", "ok"), values("b", "ok")))
+    assert ok["share_p"] == pytest.approx(share_p(values("a", "ok"), values("b", "ok"), alternative="two-sided"))
     out = done(call(*arms))[0]
     assert max(map(len, out.splitlines())) <= 80
     for title in ("between runs", "runs and examples drawn anew", "probability of improvement", "shares"):
@@ -91,7 +92,7 @@ def test_a_margin_is_tested(alternative: Any, found: Found, call: Call, arms: tu
     faith, ok = found(*flags)["results"]
     tested = compare_runs(values("a", "faith"), values("b", "faith"), alternative=alternative).result
     assert faith["p_margin"] == pytest.approx(margin_p(tested, 0.2))
-    by_share = share_margin_p(values("a", "ok"), values("b", "ok"), 0.2, alternative=alternative)
+    by_share = share_p(values("a", "ok"), values("b", "ok"), margin=0.2, alternative=alternative)
     assert ok["p_margin"] == pytest.approx(by_share)
     assert faith["p_margin_holm"] >= faith["p_margin"]
     kind = "equivalence" if alternative == "two-sided" else "non-inferiority"

@@ -238,6 +238,16 @@ def test_bootstrap_of_single_runs_is_that_of_examples() -> None:
     assert math.isnan(resample(a[:, :1], b[:, :1], seed=0).boot_low)
 
 
+def test_bootstrap_draws_documents() -> None:
+    """Four copies of each answer are drawn together: the interval is that of the answers, and not half as wide."""
+    a, b = (np.random.default_rng(i).normal(size=(3, 30)) for i in (0, 1))
+    one = resample(a, b, seed=0)
+    copies = [np.repeat(x, 4, axis=1) for x in (a, b)]
+    clustered = resample(*copies, clusters_N=[i // 4 for i in range(120)], seed=0)
+    assert clustered.boot_high - clustered.boot_low == pytest.approx(one.boot_high - one.boot_low, rel=0.1)
+    assert clustered.improved == pytest.approx(one.improved)
+
+
 def test_bootstrap_counts_runs_as_a_sample() -> None:
     """Runs of one value each, ten an arm: the variance of their drawn means is that of runs, (S - 1) / S of it."""
     a, b = (np.repeat(np.random.default_rng(i).normal(size=(10, 1)), 30, axis=1) for i in (0, 1))

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from smolsum.stats.seeds import compare_runs
-from smolsum.stats.shares import share_difference, share_interval, share_margin_p
+from smolsum.stats.shares import share_difference, share_interval, share_p
 
 
 def test_share_of_one_run_is_exact() -> None:
@@ -80,11 +80,26 @@ def test_equal_shares_differ_within_limits() -> None:
     found = share_difference(ones, ones)
     assert found is not None
     assert -0.1 < found[0] < 0 < found[1] < 0.1
-    p = share_margin_p(ones, ones, 0.1, alternative="two-sided")
+    p = share_p(ones, ones, margin=0.1, alternative="two-sided")
     assert p is not None
     assert p < 0.05
     ends = share_difference(ones, ones, level=1 - 2 * p)
     assert ends is not None
-    assert max(-ends[0], ends[1]) == pytest.approx(0.1, abs=1e-3) or p == 1e-4
-    assert share_margin_p(ones, ones * np.arange(40).clip(0, 1), 0.001, alternative="two-sided") == 1
-    assert share_margin_p(ones, ones / 2, 0.1, alternative="less") is None
+    assert max(-ends[0], ends[1]) == pytest.approx(0.1, abs=1e-3) or p == 1e-6
+    assert share_p(ones, ones * np.arange(40).clip(0, 1), margin=0.001, alternative="two-sided") == 1
+    assert share_p(ones, ones / 2, margin=0.1, alternative="less") is None
+
+
+def test_p_of_shares_agrees_with_their_interval() -> None:
+    """The interval of level 1 - p ends at 0; one-sided p are half of it; equal arms have p = 1."""
+    rng = np.random.default_rng(3)
+    a, b = (rng.random((3, 60)) < share for share in (0.85, 0.97))
+    a, b = a.astype(float), b.astype(float)
+    p = share_p(a, b, alternative="two-sided")
+    assert p is not None
+    ends = share_difference(a, b, level=1 - p)
+    assert ends is not None
+    assert min(ends, key=abs) == pytest.approx(0, abs=1e-4)
+    assert share_p(a, b, alternative="greater") == pytest.approx(p / 2, abs=1e-5)
+    assert share_p(a, b, alternative="less") == 1
+    assert share_p(a, a, alternative="two-sided") == 1
