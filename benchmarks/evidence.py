@@ -11,6 +11,7 @@ scores, matched, shares  coverage of 95 % intervals of the difference, and tests
             counts examples only, `bootstrap` draws runs and examples anew, `Satterthwaite` has his exponents,
             `crossed` is what `smolsum stats` prints; last, how often a difference of the margin is called equivalent
 clusters    the same for single runs with five questions a document
+ratios      the lowest and highest coverage over fixed shares of seeds and noise in the variance
 single      coverage of the intervals of one arm's share: exact and Jeffreys'
 power       the power that `smolsum stats --plan` predicts, and that of simulated studies of the same variances
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -30,9 +32,10 @@ from smolsum.stats.seeds import by_cluster, crossed_variance, resample, run_part
 from smolsum.stats.shares import share_difference, share_interval
 
 Array = NDArray[np.float64]
-PARTS = ("scores", "matched", "shares", "clusters", "single", "power")
+PARTS = ("scores", "matched", "shares", "clusters", "single", "power", "ratios")
 BOOTSTRAPS = 10
 """studies of each size that are bootstrapped too, a quarter of a second each"""
+SEED_SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0)
 SHARES = (0.8, 0.9, 0.95, 0.98, 0.99)
 
 
@@ -178,6 +181,29 @@ def coverage(part: str, given: argparse.Namespace) -> None:
         print(method, *texts, sep="\t", flush=True)
 
 
+def ratios(given: argparse.Namespace) -> None:
+    """Print the coverage of Satterthwaite's degrees of freedom and of the crossed test for each number of seeds, in the
+    least and most favourable mix of variances: that of seeds is a share of the whole, that of noise one of the rest."""
+    print("\nratios", "Satterthwaite", "crossed", sep="\t")
+    for seeds, arms in product(given.seeds, (2, 1)):
+        covered: list[list[float]] = []
+        for n, seed, noise in product((min(given.examples), max(given.examples)), SEED_SHARES, (0.0, 0.5, 1.0)):
+            rng = np.random.default_rng([arms, seeds, n, round(100 * seed), round(10 * noise)])
+            between, within = seed, (1 - seed) * noise
+            examples = (1 - seed) * rng.chisquare(n - 1, given.studies) / (n - 1)
+            runs = (between + within) / arms * rng.chisquare(seeds - 1, (given.studies, arms)) / (seeds - 1)
+            rest = arms * (seeds - 1) * (n - 1)
+            overlap = within * rng.chisquare(rest, given.studies) / rest
+            variance, df = crossed_variance(examples, runs, overlap, n, [seeds] * arms)
+            share = runs.sum(axis=1) / variance
+            plain = 1 / (share**2 / (arms * (seeds - 1)) + (1 - share) ** 2 / (n - 1))
+            delta, error = rng.normal(size=given.studies), np.sqrt(variance)
+            covered.append([100 * float(1 - outside(delta, 0.0, error, k).mean()) for k in (plain, df)])
+        ends = zip(np.min(covered, axis=0), np.max(covered, axis=0), strict=True)
+        name = f"{seeds} seeds{'' if arms == 2 else ', matched'}"
+        print(name, *(f"{low:.1f} to {high:.1f} %" for low, high in ends), sep="\t", flush=True)
+
+
 def compare_power(given: argparse.Namespace) -> None:
     """Print the predicted and the simulated power of each size: of scores, of matched runs, and of shares near 0.9,
     whose spread is that of a large pilot."""
@@ -225,7 +251,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, nargs="+", default=[20, 50, 100, 200])
     given = parser.parse_args()
     for part in given.parts:
-        compare_power(given) if part == "power" else coverage(part, given)
+        {"power": compare_power, "ratios": ratios}.get(part, partial(coverage, part))(given)
 
 
 if __name__ == "__main__":
