@@ -42,7 +42,7 @@ def verify(
     has to be equal bit for bit, elsewhere within rounding.
     """
     from smolsum.grpo.progress import Progress
-    from smolsum.grpo.verify import Part
+    from smolsum.grpo.verify import VerifiedPart
     from smolsum.grpo.verify import verify as verify_run
     from smolsum.runs.paths import acquire, open_run
     from smolsum.tasks.plugins import use_named_plugins
@@ -54,7 +54,7 @@ def verify(
         found = verify_run(paths, steps=steps, posts=posts, seed=drawn_with, progress=progress)
     if digest and digest.lower() != found.digest:
         unlike = f"the digest of the run is {found.digest or 'unknown'}, and not {digest}"
-        found.parts.insert(0, Part("digest", "as published", [unlike]))
+        found.parts.insert(0, VerifiedPart("digest", "as published", [unlike]))
     if as_json:
         console.data(json.dumps({"schema_version": 1, "run": paths.name, **dataclasses.asdict(found)}, indent=2))
     else:

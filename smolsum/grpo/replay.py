@@ -321,8 +321,8 @@ def unequal(now: Any, then: Any, where: str, tolerance: float) -> list[str]:
     if isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
         pairs = zip(now, then, strict=True)
         return [text for n, (a, b) in enumerate(pairs) for text in unequal(a, b, f"{where}[{n}]", tolerance)]
-    number = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (now, then))
-    if now == then or (number and math.isclose(now, then, rel_tol=tolerance, abs_tol=tolerance)):
+    rounded = tolerance and all(isinstance(one, float) for one in (now, then))
+    if now == then or (rounded and math.isclose(now, then, rel_tol=tolerance, abs_tol=tolerance)):
         return []
     return [f"{where} is {_short(then)}, derived {_short(now)}"]
 

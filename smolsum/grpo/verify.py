@@ -44,7 +44,7 @@ OTHERWISE = 0.2
 
 
 @dataclass
-class Part:
+class VerifiedPart:
     """A part of a run, what of it was verified, and a sentence on each difference."""
 
     name: str
@@ -64,7 +64,7 @@ class Verification:
     """whether this machine computes as the one that trained the run, so that everything has to be equal bit for bit"""
     drawn: list[int] = field(default_factory=list)
     """steps"""
-    parts: list[Part] = field(default_factory=list)
+    parts: list[VerifiedPart] = field(default_factory=list)
     unverified: list[str] = field(default_factory=list)
     """what could not be verified, and why"""
 
@@ -82,7 +82,7 @@ def verify(run: RunPaths, *, steps: int, posts: int, seed: int, progress: Progre
     progress.phase("comparing the files with their digests")
     found = Verification(run_digest(run), seed)
     if found.digest:
-        found.parts.append(Part("files", "by their digests", list(changes(run))))
+        found.parts.append(VerifiedPart("files", "by their digests", list(changes(run))))
     else:
         found.unverified.append("files: there is no digests.jsonl, as an earlier version made the run")
     config = settings_of(str(run.root), str(run.root.parent), {})
@@ -96,7 +96,7 @@ def verify(run: RunPaths, *, steps: int, posts: int, seed: int, progress: Progre
     session = Session(config, ReplayKeeper(progress, recorded, config, Derived()))
     session.begin(setup, plan, lambda root: None)
     origin = _origin(session, setup, read_object(run.info)) + _missing_steps(recorded)
-    found.parts.append(Part("origin", "model, data and settings", origin))
+    found.parts.append(VerifiedPart("origin", "model, data and settings", origin))
     _verify_steps(recorded, setup, plan, steps, found, progress)
     for label in (START, *config.stages):
         if has_scores(run.stage_evaluation(label)):
@@ -149,15 +149,15 @@ def _verify_steps(
         words.append(f"{derived.same} of {derived.resampled} rollouts came out again")
     if derived.checkpoints:
         words.append(f"{len(derived.checkpoints)} of the checkpoints")
-    found.parts.append(Part("steps", ", ".join(words), derived.differences))
+    found.parts.append(VerifiedPart("steps", ", ".join(words), derived.differences))
 
 
 def _verify_evaluation(
     job: EvaluationJob, recorded: Recorded, setup: Setup, posts: int, found: Verification, progress: Progress
-) -> Part:
+) -> VerifiedPart:
     """Complete posts drawn at random again, and measure all completions again."""
     progress.phase(f"evaluating again: {job.label}")
-    part = Part(f"eval/{job.folder.name}", "")
+    part = VerifiedPart(f"eval/{job.folder.name}", "")
     written = {row.id: row for row in read_generations(job.folder)}
     prompts = [prompt for prompt in job.prompts if prompt.id in written]
     if len(prompts) < read_object(job.folder / SUMMARY)["n"]:
@@ -181,7 +181,7 @@ def _verify_evaluation(
 
 
 def _complete_again(
-    prompts: Sequence[Prompt], written: Mapping[str, Generation], setup: Setup, part: Part, *, exact: bool
+    prompts: Sequence[Prompt], written: Mapping[str, Generation], setup: Setup, part: VerifiedPart, *, exact: bool
 ) -> int:
     """Complete these prompts with the present weights, and return how many come out token for token. On another
     machine a token that is as likely as another may differ."""
@@ -192,7 +192,7 @@ def _complete_again(
     return len(groups) - len(unlike)
 
 
-def _measure_again(job: EvaluationJob, part: Part) -> None:
+def _measure_again(job: EvaluationJob, part: VerifiedPart) -> None:
     """Measure the completions that were written down, and compare scores and summary. What a judge said stays as it
     is."""
 

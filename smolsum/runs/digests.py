@@ -7,14 +7,16 @@ digests.jsonl, a line each:
   sha256    of these bytes
   chain     SHA-256 of the chain of the line before, `of` and `sha256`
 
-The newest line about something counts. The last chain is the digest of the run: whoever has published it cannot change
-anything afterwards. Without that, digests find damage and careless changes; careful ones are found by `smolsum verify`,
-which derives steps again.
+The newest line about something counts. The last chain is the digest of the run: once it is published, nothing can be
+changed unseen. Without that, digests find damage and careless changes; `smolsum verify` finds careful ones, as it derives
+steps again.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -29,19 +31,26 @@ DISCARDED = "discarded after "
 
 
 def record(paths: RunPaths, found: Mapping[str, str]) -> None:
-    """Append digests, by what they are of. Any process may, also while another one trains the run."""
+    """Append digests, by what they are of, all or none. Any process may, also while another one trains the run. Raises
+    SmolsumError where they cannot be written."""
     with writing(paths.digests, paths.resume_command), paths.digests.open("ab+", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         size = file.seek(0, 2)
         file.seek(max(0, size - TAIL))
         tail = file.read()
         ended = tail.rfind(b"\n") + 1
-        file.truncate(size - len(tail) + ended)  # what a killed process left of a line
-        lines = whole_lines(tail[:ended])
-        chain = json.loads(lines[-1])["chain"] if lines else ""
+        whole, lines = size - len(tail) + ended, whole_lines(tail[:ended])
+        file.truncate(whole)  # without what a killed process left of a line
+        chain, content = json.loads(lines[-1])["chain"] if lines else "", b""
         for of, sha256 in found.items():
             chain = _linked(chain, of, sha256)
-            file.write(to_json({"of": of, "sha256": sha256, "chain": chain}))
+            content += to_json({"of": of, "sha256": sha256, "chain": chain})
+        try:
+            if file.write(content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            file.truncate(whole)
+            raise
 
 
 def record_files(paths: RunPaths, *files: Path) -> None:

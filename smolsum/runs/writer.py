@@ -64,8 +64,9 @@ class RunWriter:
         head = {"schema_version": SCHEMA_VERSION} if first else {}
         step = int(row["step"] or 0)
         line = to_json(head | self._checked(row, "metrics", step))
-        self._metrics.append(line)
+        # first the digest: a resumed run discards one whose step is not there
         digests.record(self._paths, {step_name(step): digests.of_bytes(line + self._rollouts.pop(step, b""))})
+        self._metrics.append(line)
 
     def completions(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write the rollouts of a step, replacing those of an earlier attempt."""
@@ -139,6 +140,7 @@ def discard_after(paths: RunPaths, step: int) -> int:
     They move to `logs/attempt_<n>-discarded.jsonl`, together with a half-written last line; n is the last attempt, so
     call this before the RunWriter of the next one is open. Events stay: they did happen.
     """
+    digests.record(paths, {f"{digests.DISCARDED}{step_name(max(0, step))}": ""})
     content, rows = read_bytes(paths.metrics), read_jsonl(paths.metrics)
     while rows and parse(rows[-1], StepRow, f"{paths.metrics}:{len(rows)}").step > step:
         rows.pop()
@@ -155,7 +157,6 @@ def discard_after(paths: RunPaths, step: int) -> int:
             os.fsync(file.fileno())
     # in this order a kill in between leaves the lines twice, and loses none
     replace(paths.metrics, content[:kept], paths.resume_command, durable=True)
-    digests.record(paths, {f"{digests.DISCARDED}{step_name(max(0, step))}": ""})
     return taken.count(b"\n")
 
 
