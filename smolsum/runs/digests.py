@@ -8,8 +8,8 @@ digests.jsonl, a line each:
   chain     SHA-256 of the chain of the line before, `of` and `sha256`
 
 The newest line about something counts. The last chain is the digest of the run: once it is published, nothing can be
-changed unseen. Without that, digests find damage and careless changes; `smolsum verify` finds careful ones, as it derives
-steps again.
+changed unseen. Without that, digests find damage and careless changes, and `smolsum verify` finds careful ones: it
+derives steps again.
 """
 
 import errno

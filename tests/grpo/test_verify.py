@@ -1,5 +1,4 @@
-"""`smolsum verify`: an honest run is derived again bit for bit, and every change of it is found, also where it comes with
-new digests."""
+"""`smolsum verify`: an honest run is derived again bit for bit, and every change of it is found, even with new digests."""
 
 import json
 import random
