@@ -1,4 +1,5 @@
-"""`smolsum verify`: an honest run is derived again bit for bit, and every change of it is found, even with new digests."""
+"""`smolsum verify`: an honest run is derived again, bit for bit, and every change of it is found, even with new digests
+of everything."""
 
 import json
 import random
