@@ -176,7 +176,7 @@ def resolve(
             _lay(given, [Entry(key, environ[variable], f"environment {variable}")], "user", schema)
     if strategy is not None or reward is not None or not _stage_names(given):
         chosen = [task.presets.strategy, *(name for kind, name in shipped if kind == "strategies")][-1]
-        layer = strategy_layer(chosen if strategy is None else strategy, reward, task)
+        layer = strategy_layer(strategy or _strategy_for(chosen, reward, task), reward, task)
         _lay(given, [entry for entry in layer if not _is_the_models_own(entry.key, given)], "preset", schema)
     _lay(given, typed, "typed", schema)
     return _build(given, schema)
@@ -231,6 +231,17 @@ def _model_layer(model: str, task: ConfigurableTask) -> tuple[str, list[Entry]]:
         return model, task_defaults(task)
     options = [*names, "a local directory", "a GGUF file", "a hub id (OWNER/NAME)"]
     raise UsageError(f"flag --model: unknown model {model!r}", hint=nearest(model, options))
+
+
+def _strategy_for(chosen: str, reward: str | None, task: ConfigurableTask) -> str:
+    """Return the strategy of a run that names none: `chosen`, or, for the length alone, the first that rewards it."""
+    lists = {
+        name: [word for stage in preset["stages"].values() for word in stage.get("rewards", ())]
+        for name, preset in task.presets.strategies.items()
+    }
+    if reward != "length" or "length" in lists[chosen]:
+        return chosen
+    return next((name for name, words in lists.items() if words[:1] == ["length"]), chosen)
 
 
 def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) -> list[Entry]:
