@@ -64,7 +64,7 @@ def train(
             metavar="STRATEGY",
             help="finetuned: length first, then quality; included: both at once; constrained: quality as high as the "
             "length allows; sft-constrained: the same after some supervised steps; other tasks have their own; "
-            "repeatable; all: finetuned and included, or each of another task.  [default: the task's, finetuned]",
+            "repeatable; all: finetuned and included, or each of another task.  [default: the task's, constrained]",
         ),
     ] = None,
     reward: Annotated[
@@ -138,7 +138,7 @@ def train(
 
     \b
     Minutes on two CPU cores:
-      smolsum train --model tiny --strategy finetuned --reward meteor
+      smolsum train --model tiny --reward meteor
     The learning rate for a model of your own:
       smolsum train --model ./my-model --find-lr
     The whole study; finished runs are not trained again:
