@@ -178,7 +178,7 @@ WRONG: list[tuple[str, str, str]] = [
     (function("class F: ..."), "--plugin=p.py", "no function marked"),
     (function("def f(completions, solution): ..."), "--plugin=p.py --reward=f", "'solution', and the train split"),
     (reward("f"), "--plugin=p.py --reward=g", "unknown signal 'g'"),
-    (reward("f"), "--plugin=p.py --set=stages.quality.rewards.g=1", "unknown signal 'g'"),
+    (reward("f"), "--plugin=p.py --set=stages.constrained.rewards.g=1", "unknown signal 'g'"),
     (reward("f"), "--plugin=p.py --set=rewards.on_error=go", "must be one of stop, missing"),
     (reward("f"), "--plugin=p.py --set=rewards.timeout_s=0", "rewards.timeout_s must be above"),
     (reward("f"), "--config=m.toml", "m.toml:2: run.plugins"),
