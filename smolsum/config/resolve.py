@@ -176,8 +176,8 @@ def resolve(
             _lay(given, [Entry(key, environ[variable], f"environment {variable}")], "user", schema)
     chosen = None
     if strategy is not None or reward is not None or not _stage_names(given):
-        named = [name for kind, name in shipped if kind == "strategies"]
-        chosen = choose_strategy(strategy, named[-1] if named else None, reward, task)
+        by_preset = next((name for kind, name in reversed(shipped) if kind == "strategies"), None)
+        chosen = choose_strategy(strategy, by_preset, reward, task)
         layer = strategy_layer(chosen.name, reward, task)
         _lay(given, [entry for entry in layer if not _is_the_models_own(entry.key, given)], "preset", schema)
     for key, _, source in typed:
