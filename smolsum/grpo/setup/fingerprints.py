@@ -23,6 +23,10 @@ ROLLBACK = ("guard", "checkpoint_every")
 weights"""
 
 
+EARLIER = {"constraint_weight": 2.0, "constraint_rate": 0.4}
+"""defaults that were others when the first fingerprints were made: these count as the defaults still"""
+
+
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
     """Return what identifies the weights at a stage's end: a digest of model, data, settings, and the stages before
     (`previous`). Stages with the same fingerprint train to the same weights. A setting counts where it differs from its
@@ -31,6 +35,8 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
     grpo |= {"mask_truncated": stage.pop("mask_truncated", None)}
     if not previous or config.stages[name].beta == 0:  # in the first stage both references are the same
         grpo.pop("reference", None)
+    if not config.stages[name].constraints:
+        grpo = {key: value for key, value in grpo.items() if not key.startswith("constraint_")}
     rewards = _changed(config.rewards)
     rewards.pop("timeout_s", None)  # a reward that takes longer is the same reward
     relevant = {
@@ -86,4 +92,5 @@ def _changed(settings: Any) -> dict[str, Any]:
         field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         for field in dataclasses.fields(settings)
     }
+    default |= {key: EARLIER[key] for key in default if key in EARLIER}
     return {key: value for key, value in dataclasses.asdict(settings).items() if value != default[key]}
