@@ -26,9 +26,14 @@ from smolsum.runs.typed_json import has_scores, read_summary
 from smolsum.stats.several import hypervolume
 
 METHODS = {
-    "lagrange": (), "pid": ("grpo.constraint_method=pid",), "gate": ("grpo.constraint_method=gate",),
+    "lagrange": (),
+    "pid": ("grpo.constraint_method=pid",),
+    "gate": ("grpo.constraint_method=gate",),
     "sum 2": ("grpo.constraint_method=sum", "grpo.constraint_weight=2"),
-} | {f"fixed {weight}": ("grpo.constraint_method=gdpo", f"grpo.constraint_weight={weight}") for weight in (1, 2, 4)}  # fmt: skip
+    "fixed 1": ("grpo.constraint_method=gdpo", "grpo.constraint_weight=1"),
+    "fixed 2": ("grpo.constraint_method=gdpo", "grpo.constraint_weight=2"),
+    "fixed 4": ("grpo.constraint_method=gdpo", "grpo.constraint_weight=4"),
+}
 """settings by way; `fixed` is the profile over multipliers that do not move"""
 STRATEGIES = {"included": "included", "sft": "sft-constrained"}
 SFT_STEPS = 40  # as the strategy has them
