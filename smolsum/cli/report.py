@@ -95,7 +95,7 @@ def report(
 
         _say(inputs)
         files = exchange_files(inputs, folder, form, texts=texts, organization=organization, warn=console.warn)
-        _finish(files, folder / form, check=check)
+        _finish(files, folder / form, check=check, several=True)
         return
     from smolsum.results.analysis_plan import read_plan
     from smolsum.results.report.build import build
@@ -106,8 +106,8 @@ def report(
     inputs = comparable(inputs)
     _say(inputs)
     files = report_files(build(inputs, planned), folder, form)
-    first = next(iter(files))
-    _finish(files, first.parent if form in ("csv", "parquet") else first, check=check)
+    first, several = next(iter(files)), form in ("csv", "parquet")
+    _finish(files, first.parent if several else first, check=check, several=several)
 
 
 def _say(inputs: ReportInputs) -> None:
@@ -118,16 +118,23 @@ def _say(inputs: ReportInputs) -> None:
         console.warn(notice)
 
 
-def _finish(files: Mapping[Path, bytes], path: Path, *, check: bool) -> None:
-    """Write the files, or compare them with those that are there, and print the path. Raises SmolsumError where they
-    differ."""
-    from smolsum.results.report.write import differences, write
+def _finish(files: Mapping[Path, bytes], path: Path, *, check: bool, several: bool) -> None:
+    """Write the files, or compare them with those that are there, and print the path: of the report, or of the folder
+    of several. Raises SmolsumError where they differ."""
+    from smolsum.results.report.write import differences, left_over, write
 
+    others = (
+        [f"{one} is not of these runs, or of an earlier state of them" for one in left_over(files, path)]
+        if several
+        else []
+    )
     if not check:
         write(files)
+        for text in others:
+            console.warn(text)
         console.data(str(path))
         return
-    found = differences(files)
+    found = differences(files) + others
     for text in found[:SHOWN]:
         console.narrate(text)
     if found:

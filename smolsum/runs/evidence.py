@@ -89,8 +89,8 @@ def _is_score(key: str, value: Any) -> bool:
 
 
 def public(value: Any, hub: Collection[str], key: str = "") -> Any:
-    """Return a record of a run without private keys, its paths on this machine as the last of their parts; `hub` has the names
-    that are from the hub."""
+    """Return a record of a run without private keys, its paths on this machine as the last of their parts; `hub` has
+    the names that are from the hub."""
     if isinstance(value, Mapping):
         return {name: public(one, hub, name) for name, one in value.items() if name not in PRIVATE}
     if isinstance(value, list):

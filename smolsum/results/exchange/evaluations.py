@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from importlib.metadata import version
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from smolsum.config.presets import preset_names, read_table
@@ -79,11 +79,12 @@ class ExchangedEvaluation:
 
     @property
     def task(self) -> str:
-        return str((self.result.task or {}).get("name") or "unknown")
+        settings = self.result.task or (self.run.task if self.run else {})
+        return str(settings.get("name") or "unknown")
 
     @property
     def base(self) -> str:
-        """The model that training began with, or that was evaluated: its id on the hub, or the last part of its path."""
+        """The model that training began with, or that was evaluated: its id on the hub, or the last part of a path."""
         return str(self.facts["model"]["path"])
 
     @property
@@ -109,7 +110,7 @@ class ExchangedEvaluation:
 
     @cached_property
     def time(self) -> datetime:
-        """When it was evaluated, in UTC and whole seconds: as the run's events say, else when its summary was written."""
+        """When it was evaluated, in UTC and seconds: as the run's events say, else when its summary was written."""
         if self.run and self.run.paths.events.is_file():
             label = f"{self.result.summary.label}:"
             rows = [row for _, row in json_lines(self.run.paths.events) if row.get("kind") == "evaluated"]
@@ -175,7 +176,7 @@ class ExchangedEvaluation:
 
 def exchanged(inputs: ReportInputs) -> tuple[ExchangedEvaluation, ...]:
     """Return all finished evaluations of the runs, of whatever data and decoding, then those outside of runs. Raises
-    SmolsumError where one is damaged, and where there is none."""
+    SmolsumError where one is damaged, and where no evaluation is finished."""
     sources = {digest_: data for run in inputs.trained for digest_, data in _sources(run).items()}
     found = []
     for run in inputs.trained:

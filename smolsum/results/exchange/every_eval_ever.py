@@ -16,7 +16,7 @@ from smolsum.types import COMPOSITE
 SCHEMA_VERSION = "0.3.0"
 FOLDER = "every-eval-ever"
 UNKNOWN = "unknown"
-"""the schema's word for an organisation that nobody names"""
+"""the schema's word for an organisation that is not named"""
 BUILTIN = "builtin:"
 """begins the path of a model that smolsum brings"""
 COMMON = {"rouge": "rouge-l", "meteor": "meteor", "bleu": "bleu"}
@@ -65,10 +65,8 @@ def _model_id(one: ExchangedEvaluation, organization: str) -> str:
     """Return DEVELOPER/NAME: the id on the hub, or who trained the model, as far as that is known."""
     if not one.trained and one.base_on_hub:
         return one.base
-    if one.trained:
-        developer = organization
-    else:
-        developer = "smolsum" if one.base.startswith(BUILTIN) else ""
+    own = "smolsum" if one.base.startswith(BUILTIN) else ""
+    developer = organization if one.trained else own
     return f"{safe(developer) if developer else UNKNOWN}/{safe(one.model)}"
 
 

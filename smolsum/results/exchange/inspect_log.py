@@ -22,6 +22,10 @@ PROVIDER = "smolsum"
 ENDS = {"stop": "stop", "length": "max_tokens"}
 """finish reasons in inspect_ai's words"""
 
+_NO_USE: dict[str, Any] = {"model_usage": {}, "role_usage": {}}
+_NOTHING: dict[str, Any] = {"metadata": {}, "store": {}, "events": [], "attachments": {}}
+"""what the schema asks for in every example, and an evaluation of smolsum does not have"""
+
 
 def log_name(one: ExchangedEvaluation) -> str:
     """Return the name of a log's file, by which inspect_ai knows it: TIME_TASK_ID.json."""
@@ -36,6 +40,9 @@ def to_inspect(one: ExchangedEvaluation) -> bytes:
     log = {
         "version": VERSION,
         "status": "success",
+        "invalidated": False,
+        "tags": [],
+        "metadata": {},
         "eval": {
             "eval_id": one.key[:22],
             "run_id": one.key[:22],
@@ -46,6 +53,7 @@ def to_inspect(one: ExchangedEvaluation) -> bytes:
             "task_display_name": one.name,
             "task_attribs": {},
             "task_args": one.facts.get("task", {}),
+            "task_args_passed": {},
             "dataset": {"name": one.data.name, "samples": len(ids), "sample_ids": ids, "shuffled": False},
             "model": f"{PROVIDER}/{one.model}",
             "model_generate_config": sampling,
@@ -55,9 +63,13 @@ def to_inspect(one: ExchangedEvaluation) -> bytes:
             "metadata": {key: value for key, value in one.facts.items() if key != "task"},
             "scorers": [{"name": column.name, "options": {}} for column in one.columns],
         },
-        "plan": {"name": "plan", "steps": [{"solver": "generate", "params": {}}], "config": sampling},
+        "plan": {
+            "name": "plan",
+            "steps": [{"solver": "generate", "params": {}, "params_passed": {}}],
+            "config": sampling,
+        },
         "results": {"total_samples": len(ids), "completed_samples": len(ids), "scores": _results(one, len(ids))},
-        "stats": {"started_at": created, "completed_at": created, "model_usage": {}},
+        "stats": {"started_at": created, "completed_at": created} | _NO_USE | {"connection_limit_history": []},
         "samples": _samples(one),
     }
     return to_json(log, indent=1)
@@ -96,14 +108,15 @@ def _samples(one: ExchangedEvaluation) -> list[dict[str, Any]]:
 
 def _sample(id: str, values: dict[str, float], one: ExchangedEvaluation) -> dict[str, Any]:
     texts, rounds = one.texts.get(id), one.result.scores.lines[id].rounds
-    scores: dict[str, dict[str, Any]] = {name: {"value": value} for name, value in values.items()}
+    scores: dict[str, dict[str, Any]] = {name: {"value": value, "history": []} for name, value in values.items()}
     for name, score in scores.items():
         if found := rounds.get(name):
             score["metadata"] = {"rounds": found}
         if texts and (reason := texts.reasons.get(name)):
             score["explanation"] = reason
     # readers expect an answer in every example
-    return {"id": id, "epoch": 1, **_chat(texts or SampleTexts(""), one.model), "scores": scores, "metadata": {}}
+    own = _chat(texts or SampleTexts(""), one.model)
+    return {"id": id, "epoch": 1, **own, "scores": scores, **_NOTHING, **_NO_USE}
 
 
 def _chat(texts: SampleTexts, model: str) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class TextReader:
         config = with_fields(config, task=with_fields(config.task, **own))
         task = TASKS[config.task.name]
         targets = task.targets.of(config)
-        found = {}
+        found: dict[str, tuple[Sequence[Mapping[str, str]], Sequence[str]]] = {}
         for example in split.examples:
             if targets:
                 target = targets.evaluated(split.name, example.id)

@@ -1,7 +1,7 @@
 """A report on disk: as JSON, where every cell has its unrounded value, its source and, if it is empty, its command; as
 one HTML file without network, light and dark, for a phone, a screen and paper, whose short script sorts tables, filters
-legends and copies, and is not needed to read it; as Markdown with its figures as SVG files next to it; as LaTeX; and as its
-tables in files of their own (`table_files.py`)."""
+legends and copies, and is not needed to read it; as Markdown with its figures as SVG files next to it; as LaTeX; and as
+a file for each table (`table_files.py`)."""
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,6 +51,12 @@ def differences(files: Mapping[Path, bytes]) -> list[str]:
             if then != now
         ]
     return found
+
+
+def left_over(files: Mapping[Path, bytes], folder: Path) -> list[Path]:
+    """Return the files in `folder`, of the kind of these, that are not among them: an earlier report wrote them."""
+    kind = next(iter(files)).suffix
+    return sorted(path for path in folder.rglob(f"*{kind}") if path not in files)
 
 
 def _near(line: bytes, other: bytes) -> str:
