@@ -180,6 +180,26 @@ def test_data_that_are_elsewhere(home: Path, tmp_path: Path, call: Call) -> None
     assert sample["output"]["completion"] == read_jsonl(home / "runs/mine/eval/quality-test/scores.jsonl")[0]["text"]
 
 
+def test_a_copy_gives_the_same_bytes(home: Path, tmp_path: Path, call: Call) -> None:
+    """The time of an evaluation is that of the run's events, not of the copied file."""
+    done(call("report", home / "runs/mine", "--format", "inspect", "--output", "out"))
+    shutil.copytree(home / "runs/mine", tmp_path / "runs/mine", symlinks=True)
+    for path in (tmp_path / "runs/mine/eval").glob("*/summary.json"):
+        os.utime(path, (0, 0))
+    done(call("report", "runs/mine", "--format", "inspect", "--output", "out", "--check"))
+
+
+def test_evidence_has_no_texts(home: Path, tmp_path: Path, call: Call) -> None:
+    """What was exported without texts is written without, and a warning says so."""
+    done(call("export", home / "runs/mine", "model", "--license", "mit"))
+    done(
+        call("report", "model/evidence/mine", "--format", "inspect", "--texts"), "quality-test are left out: it has no"
+    )
+    sample = logs_of(tmp_path / "model/evidence/mine/report/inspect")["mine-quality-test"]["samples"][0]
+    assert sample["output"]["completion"] == ""
+    assert sample["scores"]
+
+
 def test_judged_evaluations(study: Path, call: Call) -> None:
     """Rounds are with their example, reasons leave with the texts only, a missing value has no score, and the address
     of an endpoint stays."""

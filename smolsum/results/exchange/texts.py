@@ -36,7 +36,7 @@ class TextReader:
     """Reads the texts of evaluations; the data that several share once."""
 
     def __init__(self, runs: Sequence[TrainedRun], warn: Callable[[str], None]) -> None:
-        """`runs` say where the data are. `warn` gets a sentence on each evaluation whose prompts are not here."""
+        """`runs` say where the data are. `warn` gets a sentence on each evaluation whose texts are not here."""
         self._runs = {info.fingerprint: (run, name) for run in runs for name, info in run.info.data.items()}
         self._warn = warn
         self._data: dict[str, tuple[Config, Split]] = {}
@@ -44,6 +44,9 @@ class TextReader:
     def read(self, result: EvaluationResult) -> dict[str, SampleTexts]:
         """Return the texts of each example, of several samples those of the first. Raises SmolsumError for a file that
         is damaged."""
+        if not result.scores.texts:
+            self._warn(f"the texts of {result.folder} are left out: it has no answers")
+            return {}
         asked = self._asked(result)
         ends = {row.id: row.finish_reason for row in read_generations(result.folder) if not row.sample}
         reasons = _reasons(result)
