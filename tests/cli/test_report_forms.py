@@ -249,6 +249,27 @@ def test_records_of_every_eval_ever(home: Path, study: Path, call: Call) -> None
     assert (composite["score_details"]["score"], composite["metric_config"]["max_score"]) == (2.45, 4.0)
 
 
+def test_models_and_data_on_the_hub(study: Path, call: Call) -> None:
+    """They keep their names, without a revision, where the run was made from the hub; a path has its last part only."""
+    info = study / "judged" / "run.json"
+    named = {"revisions": {PATHS["qwen"]: "abc", "mlabonne/smoltldr": "def"}}
+    splits = {"test": {"split": "test", "fingerprint": "d1", "prompts": "p1"}}
+    info.write_text(json.dumps({**json.loads(info.read_text()), **named, "data": splits}))
+    summary = study / "judged/eval/length-test/summary.json"
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "step": 0, "label": "start"}))
+    shutil.copytree(summary.parent, study / "judged/eval/last-test")
+    last = study / "judged/eval/last-test/summary.json"
+    last.write_text(json.dumps({**json.loads(last.read_text()), "step": 4, "label": "length"}))
+    done(call("report", study / "judged", "--format", "every-eval-ever", "--output", "out"))
+    records = [json.loads(path.read_text()) for path in Path("out/every-eval-ever").rglob("*.json")]
+    models = {one["model_info"]["id"]: one["model_info"]["additional_details"] for one in records}
+    assert models.keys() == {PATHS["qwen"], "unknown/judged-step-4"}
+    assert models[PATHS["qwen"]]["model_availability"] == "open_weights"
+    assert models["unknown/judged-step-4"]["base_model"] == PATHS["qwen"]
+    source = records[0]["evaluation_results"][0]["source_data"]
+    assert (source["source_type"], source["hf_repo"]) == ("hf_dataset", "mlabonne/smoltldr")
+
+
 def test_what_an_earlier_report_left_is_named(home: Path, call: Call) -> None:
     done(call("report", home / "runs" / "mine", "--format", "inspect", "--output", "out"))
     first = sorted(os.listdir("out/inspect"))[0]

@@ -8,6 +8,7 @@ texts: records of examples, which need them, are not written.
 from typing import Any
 from uuid import UUID
 
+from smolsum.config.hub import hub_name
 from smolsum.files import to_json
 from smolsum.results.exchange.evaluations import ExchangedEvaluation, safe
 from smolsum.runs.evaluation_records import MeasureInfo
@@ -63,8 +64,8 @@ def _uuid(one: ExchangedEvaluation) -> UUID:
 
 def _model_id(one: ExchangedEvaluation, organization: str) -> str:
     """Return DEVELOPER/NAME: the id on the hub, or who trained the model, as far as that is known."""
-    if not one.trained and one.base_on_hub:
-        return one.base
+    if not one.trained and (name := hub_name(one.base)):
+        return name.id
     own = "smolsum" if one.base.startswith(BUILTIN) else ""
     developer = organization if one.trained else own
     return f"{safe(developer) if developer else UNKNOWN}/{safe(one.model)}"
@@ -134,7 +135,7 @@ def _data(one: ExchangedEvaluation) -> dict[str, Any]:
     return {
         "dataset_name": one.data.name,
         "source_type": "hf_dataset",
-        "hf_repo": one.data.name.partition("@")[0].partition(":")[0],
+        "hf_repo": name.id if (name := hub_name(one.data.name)) else one.data.name,
         "hf_split": one.data.split,
         "samples_number": one.result.summary.n,
         **details,
