@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from smolsum.config.checks import asking
+from smolsum.config.checks import EARLIER, asking
 from smolsum.config.presets import leaves
 from smolsum.config.sections import Config
 from smolsum.files import digest
@@ -21,10 +21,6 @@ SYNC = ("sync_every", "max_staleness")
 ROLLBACK = ("guard", "checkpoint_every")
 """settings of [train], of [workers] where workers sample, and of [train] where the guard goes back, that decide the
 weights"""
-
-
-EARLIER = {"constraint_weight": 2.0, "constraint_rate": 0.4}
-"""defaults that were others when the first fingerprints were made: these count as the defaults still"""
 
 
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
@@ -92,5 +88,5 @@ def _changed(settings: Any) -> dict[str, Any]:
         field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         for field in dataclasses.fields(settings)
     }
-    default |= {key: EARLIER[key] for key in default if key in EARLIER}
+    default |= {key: EARLIER[key] for key in default if key in EARLIER}  # so that a run resumes
     return {key: value for key, value in dataclasses.asdict(settings).items() if value != default[key]}
