@@ -1,8 +1,8 @@
 """The true share behind an imperfect judge: how many texts pass, from how many the judge passes and how often it errs.
 
 A judge that passes q1 of what is good (sensitivity) and fails q0 of what is bad (specificity) passes
-p = q1 share + (1 - q0) (1 - share) of all. Solved for the share, (p + q0 - 1) / (q0 + q1 - 1), this is Rogan and Gladen's
-estimate (1978), which Lee et al. give for judges ("How to Correctly Report LLM-as-a-Judge Evaluations", arXiv
+p = q1 share + (1 - q0) (1 - share) of all. Solved for the share, (p + q0 - 1) / (q0 + q1 - 1), this is Rogan and
+Gladen's estimate (1978), which Lee et al. give for judges ("How to Correctly Report LLM-as-a-Judge Evaluations", arXiv
 2511.21140). `benchmarks/judges.py` counts what the interval covers.
 """
 
@@ -45,14 +45,17 @@ class CorrectedShare:
 
 
 def corrected_share(passed: float, n: float, errors: JudgeErrors) -> CorrectedShare | None:
-    """Return the true share where a judge passes the share `passed` of `n` texts; None for a judge that cannot tell good
-    from bad.
+    """Return the true share where a judge passes the share `passed` of `n` texts; None for a judge that cannot tell
+    good from bad.
 
-    The texts that the judge's errors were counted on must be others than the `n`. Several rounds of a text count as one.
+    The texts that the judge's errors were counted on must be others than the `n`. Several rounds of a text count as
+    one.
     """
     if not errors.tells_apart or n <= 0 or min(errors.good, errors.bad) <= 0:
         return None
-    parts = [np.array([value]) for value in (passed, n, errors.specificity, errors.bad, errors.sensitivity, errors.good)]
+    parts = [
+        np.array([value]) for value in (passed, n, errors.specificity, errors.bad, errors.sensitivity, errors.good)
+    ]
     share, low, high = (float(end[0]) for end in corrected_shares(*parts))
     return CorrectedShare(share, low, high)
 
@@ -64,9 +67,9 @@ def corrected_shares(
 
     `p` of `n` texts pass; specificity `q0` is of `m0` bad and sensitivity `q1` of `m1` good texts. The estimate is
     (p + q0 - 1) / (q0 + q1 - 1), cut at 0 and 1; NaN where q0 + q1 <= 1. The interval (Lang and
-    Reiczigel 2014, which 2511.21140 takes over) adds z²/2 passes and failures to `n` and one of each to `m0` and `m1`, takes the delta
-    method's standard error of all three shares, and moves its centre by 2 z² (share v1 - (1 - share) v0), with v the
-    variances of sensitivity and specificity.
+    Reiczigel 2014, which 2511.21140 takes over) adds z²/2 passes and failures to `n` and one of each to `m0` and `m1`,
+    takes the delta method's standard error of all three shares, and moves its centre by
+    2 z² (share v1 - (1 - share) v0), with v the variances of sensitivity and specificity.
     """
     z = float(special.ndtri((1 + level) / 2))
     tells = q0 + q1 > 1

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from smolsum.files import Lines, to_json
 from smolsum.llm.cache import AnswerCache, content_key
+from smolsum.llm.client import Call
 from smolsum.llm.endpoints import Endpoint, name_with_address
 from smolsum.runs.evaluation_records import Judgement
 from smolsum.runs.typed_json import read_lines, to_row
@@ -38,6 +39,8 @@ class JudgeQuestion:
 
     wanted: Judgement
     texts: Mapping[Seen, str]
+    call: Call | None = None
+    """what is asked where that is no criterion's question"""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,12 @@ class JudgeSpec:
     prompts: Mapping[str, str]
     endpoint: str = ""
     """URL without credentials"""
+    weighted: bool = False
+    """whether scores are weighted by the probabilities of their tokens; part of the prompts' fingerprints"""
+    until: float | None = None
+    """half the width of the composite's interval at which no more rounds were added; None: all were asked for"""
+    most: int = 0
+    """rounds that there could have been, with `until`"""
 
     @property
     def judge(self) -> str:
@@ -60,7 +69,10 @@ class JudgeSpec:
     def name(self) -> str:
         """The judge of a scores file; scores of different names are not compared."""
         digest = xxhash.xxh3_64_hexdigest("".join(f"{k} {v}\n" for k, v in sorted(self.prompts.items())).encode())
-        return f"{self.judge}, {self.rounds} {'round' if self.rounds == 1 else 'rounds'}, prompts {digest[:8]}"
+        rounds = f"{self.rounds} {'round' if self.rounds == 1 else 'rounds'}"
+        if self.until is not None:  # how many it took is no part: a later round changes no score of an earlier one
+            rounds = f"up to {self.most} rounds until ±{self.until:g}"
+        return f"{self.judge}, {rounds}, prompts {digest[:8]}"
 
     def questions(self, groups: Sequence[RolloutGroup], criteria: Sequence[Criterion]) -> list[JudgeQuestion]:
         """Return all questions about each prompt's first completion, a whole round before the next, so that a part of
@@ -83,14 +95,22 @@ class JudgeSpec:
         return questions
 
 
-def judge_spec(endpoint: Endpoint, rounds: int, criteria: Sequence[Criterion]) -> JudgeSpec:
+def judge_spec(
+    endpoint: Endpoint,
+    rounds: int,
+    criteria: Sequence[Criterion],
+    *,
+    weighted: bool = False,
+    until: float | None = None,
+) -> JudgeSpec:
     """Return the specification of a judge at an endpoint."""
     from smolsum.results.evaluate import geval
 
     async def prompts() -> dict[str, str]:
-        return {c.name: await geval.fingerprint(c) for c in criteria}
+        return {c.name: await geval.fingerprint(c, weighted=weighted) for c in criteria}
 
-    return JudgeSpec(endpoint.model, rounds, asyncio.run(prompts()), endpoint.address)
+    most = 0 if until is None else rounds
+    return JudgeSpec(endpoint.model, rounds, asyncio.run(prompts()), endpoint.address, weighted, until, most)
 
 
 class Ledger:
@@ -190,6 +210,8 @@ def judge_facts(criteria: Sequence[Criterion], judged: Judged, second: Judged | 
         "model": spec.model,
         "endpoint": spec.endpoint,
         "rounds": spec.rounds,
+        **({} if spec.until is None else {"until": spec.until, "most_rounds": spec.most}),
+        **({"weighted": True} if spec.weighted else {}),
         "prompts": dict(spec.prompts),
         "thresholds": {c.name: c.threshold for c in criteria},
         "usage": dict(judged.usage),

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from smolsum import console
 from smolsum.console import Meter
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.llm.client import Answer, ChatClient
 from smolsum.llm.endpoints import DEFAULT_JUDGE, JUDGE, SECOND_JUDGE, Endpoint, find_endpoint, has_url
-from smolsum.llm.request_policy import RequestOutcome, RequestPolicy, ask_all
-from smolsum.results.evaluate.judge_cost import Estimate, JudgeCost
-from smolsum.results.evaluate.judgements import Judged, JudgeQuestion, JudgeSpec, Ledger, judge_facts, judge_spec
+from smolsum.llm.request_policy import RequestPolicy
+from smolsum.results.evaluate.asking import Asking
+from smolsum.results.evaluate.judge_cost import JudgeCost
+from smolsum.results.evaluate.judgements import Judged, JudgeSpec, Ledger, judge_facts, judge_spec
+from smolsum.results.evaluate.rounds import rounds_until
 from smolsum.runs.evaluation_records import SUMMARY, Judgement
 from smolsum.runs.typed_json import has_scores, read_object
 from smolsum.types import Criterion, RolloutGroup
-
-CHARACTERS_A_TOKEN = 4
-OUTPUT_TOKENS = 750
-"""of an answer: at gpt-5-mini's prices this makes the $7 that the study paid for 4000 of them"""
 
 
 @dataclass(frozen=True)
@@ -50,6 +44,10 @@ class JudgeOptions:
     cost: JudgeCost
     fresh: bool = False
     """whether to ask again what other evaluations have paid for"""
+    weighted: bool = False
+    """whether scores are weighted by the probabilities of their tokens (G-Eval)"""
+    until: float | None = None
+    """half the width of the composite's 95 % interval at which no more rounds are added; None: all `rounds`"""
     by_flag: bool = False
     """whether a flag asks for a judge, and not only the environment: a task without criteria then refuses it"""
 
@@ -120,7 +118,8 @@ def judge(job: JudgeJob, options: JudgeOptions | None) -> JudgeResult:
 
 
 def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple[Judged, SmolsumError | None]:
-    """Ask for every unknown judgement, once the user has approved the cost.
+    """Ask for every unknown judgement, once the user has approved the cost; with `options.until` round by round, until
+    the interval of the mean is that narrow.
 
     Returns all judgements, and the error if the endpoint failed for good on the way. Raises UnreachableError and
     UsageError if it does not answer at all, or refuses the key, and InterruptedRun where the user declines.
@@ -129,7 +128,8 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
         console.narrate(f"judge {endpoint.model}: starting")  # DeepEval takes seconds to import
     from smolsum.results.evaluate import geval
 
-    spec = judge_spec(endpoint, options.rounds, job.criteria)
+    spec = judge_spec(endpoint, options.rounds, job.criteria, weighted=options.weighted, until=options.until)
+    asking = Asking(endpoint, job.criteria, options.requests, options.cost, options.weighted)
     questions = spec.questions(job.groups, job.criteria)
     failure = None
     with (
@@ -137,76 +137,19 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
         Meter(f"judging {endpoint.model}", len(questions), quiet=job.quiet) as meter,
     ):
         ledger.take_from_cache(questions)
-        todo = list({q.wanted.key: q for q in questions if ledger.find(q.wanted) is None}.values())
-        if todo:
-            estimate = asyncio.run(_estimate(todo, job.criteria, endpoint))
-            options.cost.approve(endpoint.model, estimate)  # outside of the event loop, which would delay Ctrl-C
-            try:
-                asyncio.run(_ask(todo, job.criteria, endpoint, options, ledger, meter, done=len(questions) - len(todo)))
-            except SmolsumError as error:
-                failure = error
-            ledger.take_from_cache(questions)  # the same texts in another example
+        asking.approve(questions, ledger)
+        if options.until is None:
+            failure = asking.ask(questions, ledger, meter)
+        else:
+            a_round = len(questions) // options.rounds
+
+            def ask_rounds(rounds: int) -> tuple[Judged, SmolsumError | None]:
+                error = asking.ask(questions[: rounds * a_round], ledger, meter)
+                return _recall(job, replace(spec, rounds=rounds), ledger, None), error
+
+            spec, failure = rounds_until(spec, job.criteria, ask_rounds, quiet=job.quiet)
     dollars = geval.dollars(endpoint.model, ledger.usage["input_tokens"], ledger.usage["output_tokens"])
     return _recall(job, spec, ledger, dollars), failure
-
-
-async def _estimate(todo: Sequence[JudgeQuestion], criteria: Sequence[Criterion], endpoint: Endpoint) -> Estimate:
-    """Return the cost of the questions, once the endpoint has taken the key."""
-    from smolsum.results.evaluate import geval
-
-    async with ChatClient(endpoint, connections=1) as client:
-        await client.models()
-    empty = {c.name: len((await geval.judge_call(c, dict.fromkeys(c.sees, "x"))).prompt) for c in criteria}
-    characters = sum(empty[q.wanted.metric] + sum(map(len, q.texts.values())) for q in todo)
-    tokens = characters // CHARACTERS_A_TOKEN, OUTPUT_TOKENS * len(todo)
-    return Estimate(len(todo), *tokens, geval.dollars(endpoint.model, *tokens))
-
-
-async def _ask(
-    todo: Sequence[JudgeQuestion],
-    criteria: Sequence[Criterion],
-    endpoint: Endpoint,
-    options: JudgeOptions,
-    ledger: Ledger,
-    meter: Meter,
-    *,
-    done: int,
-) -> None:
-    """Ask on one client, and record each outcome; `done` judgements are known already."""
-    from smolsum.results.evaluate import geval
-
-    by_name, failed = {c.name: c for c in criteria}, 0
-    async with ChatClient(endpoint, connections=options.requests.concurrency) as client:
-
-        async def ask(question: JudgeQuestion) -> Answer:
-            return await client.ask(await geval.judge_call(by_name[question.wanted.metric], question.texts))
-
-        def record(question: JudgeQuestion, outcome: RequestOutcome) -> None:
-            nonlocal done, failed
-            ledger.record(_judged(question.wanted, outcome))
-            done, failed = done + 1, failed + (outcome.answer is None)
-            meter.to(done, f"failed {failed}" if failed else "")
-            options.cost.pay(geval.dollars(endpoint.model, outcome.input_tokens, outcome.output_tokens) or 0.0)
-
-        meter.to(done)
-        await ask_all(
-            todo, ask, endpoint, options.requests, record=record, failed_before=ledger.failed,
-            retry="evaluate again: only what is missing is asked",
-        )  # fmt: skip
-
-
-def _judged(wanted: Judgement, outcome: RequestOutcome) -> Judgement:
-    score, reason = outcome.answer.value if outcome.answer else (None, "")
-    return msgspec.structs.replace(
-        wanted,
-        score=score,
-        reason=reason,
-        error=str(outcome.failure) if outcome.failure else "",
-        attempts=outcome.attempts,
-        seconds=outcome.seconds,
-        input_tokens=outcome.input_tokens,
-        output_tokens=outcome.output_tokens,
-    )
 
 
 def _recall(job: JudgeJob, spec: JudgeSpec, ledger: Ledger, dollars: float | None) -> Judged:
