@@ -32,8 +32,8 @@ from smolsum.stats.agreement import cohens_kappa, krippendorff_alpha
 from smolsum.types import COMPOSITE, PASS_RATE, PASSED, Criterion, RolloutGroup, Seen
 
 JUDGEMENTS = "judgements.jsonl"
-LABELS = "labels"
-"""stands for a prompt where a person has labelled"""
+LABELS = "labels of "
+"""begins what stands for a prompt where a person has labelled"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class JudgeSpec:
     @property
     def by_person(self) -> bool:
         """Whether a person has labelled: what has no label is then not missing."""
-        return set(self.prompts.values()) == {LABELS}
+        return all(prompt.startswith(LABELS) for prompt in self.prompts.values())
 
     @property
     def judge(self) -> str:

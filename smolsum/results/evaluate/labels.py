@@ -30,7 +30,7 @@ def is_labels(name: str) -> bool:
 
 def labels_spec(path: Path, criteria: Sequence[Criterion]) -> JudgeSpec:
     """Return the specification of the person who made the labels: known by the file's name, one round."""
-    return JudgeSpec(path.name, 1, {c.name: LABELS for c in criteria})
+    return JudgeSpec(path.name, 1, {c.name: LABELS + c.name for c in criteria})
 
 
 def read_labels(path: Path, groups: Sequence[RolloutGroup], criteria: Sequence[Criterion]) -> list[Judgement]:

@@ -17,6 +17,8 @@ from smolsum.types import COMPOSITE, Criterion
 
 LEAST_ROUNDS = 2
 """that show how far rounds differ"""
+LEAST_GAIN = 0.05
+"""of the width, for which it is worth while to add rounds where the width that is wanted is out of reach"""
 AskRounds = Callable[[int], tuple[Judged, SmolsumError | None]]
 """asks up to so many rounds in all; returns what is known of them, and the error if the judge failed for good"""
 
@@ -31,6 +33,12 @@ class Width:
     """variance between the true means of examples"""
     within: float
     """variance of one round around its example's mean"""
+
+    def is_enough(self, until: float, most: int) -> bool:
+        """Return whether to stop: it is at most `until`, or all rounds up to `most` would not get it there and would
+        narrow it by less than `LEAST_GAIN`."""
+        later = self.after(most)
+        return self.now <= until or (later > until and later > (1 - LEAST_GAIN) * self.now)
 
     def after(self, rounds: int) -> float:
         """Return what it would be after so many rounds."""
@@ -60,27 +68,27 @@ def rounds_until(
     spec: JudgeSpec, criteria: Sequence[Criterion], ask: AskRounds, *, quiet: bool
 ) -> tuple[JudgeSpec, SmolsumError | None]:
     """Ask two rounds, then one after another until half the width of the composite's interval is at most `spec.until`,
-    until `spec.most` rounds are there, or until it shows that even these would not do. Returns the specification with
+    until `spec.most` rounds are there, or until these would neither do nor gain much. Returns the specification with
     the rounds that were asked, and the error if the judge failed for good.
 
     Stopping by the width keeps the interval's coverage: of normal scores the mean is independent of all deviations from
-    it, by which alone the rule decides (Chow and Robbins 1965). That the width is at its smallest when the rule stops
-    takes half a point of the 95 % at most (`benchmarks/judges.py`).
+    it, by which alone the rule decides (as in Stein 1945; for growing samples Chow and Robbins 1965). That the width is
+    small when the rule stops takes half a point of the 95 % at most (`benchmarks/judges.py`).
     """
     assert spec.until is not None
     rounds = min(LEAST_ROUNDS, spec.most)
     while True:
         judged, failure = ask(rounds)
         found = width_of([row["rounds"][COMPOSITE] for row in judged.columns(criteria).values()])
-        if failure is not None or rounds >= spec.most or found is None or found.now <= spec.until:
-            break
-        if found.after(spec.most) > spec.until:
-            console.warn(
-                f"{spec.most} rounds would leave the composite's interval at ±{found.after(spec.most):.3f}, and not at "
-                f"±{spec.until:g}: more examples narrow it, more rounds hardly do; {rounds} were asked"
-            )
+        enough = found is None or found.is_enough(spec.until, spec.most)
+        if failure is not None or rounds >= spec.most or enough:
             break
         rounds += 1
     if found is not None and not quiet:
         console.narrate(f"judge {spec.model}: ±{found.now:.3f} after {rounds} rounds of up to {spec.most}")
+    if found is not None and failure is None and found.now > spec.until:
+        console.warn(
+            f"the composite's interval is ±{found.now:.3f}, wider than ±{spec.until:g}, and would be "
+            f"±{found.after(10**6):.3f} without any noise of the judge: more examples narrow it, or more --rounds"
+        )
     return replace(spec, rounds=rounds), failure
