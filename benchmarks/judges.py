@@ -189,10 +189,8 @@ def by_http(studies: int) -> None:
             drawn = asked(url, texts, rounds=ROUNDS, until=NARROW * five)
         with served(judge) as url:
             one = asked(url, texts, weighted=True)
-        used = drawn.usage["calls"]
-        print(
-            noise, drawn.spec.rounds, used, ROUNDS * TEXTS, f"{_half(drawn):.4f}", TEXTS, f"{_half(one):.4f}", sep="\t"
-        )
+        widths = [f"{width:.4f}" for width in (five, _half(drawn), _half(one))]
+        print(noise, ROUNDS * TEXTS, drawn.usage["calls"], one.usage["calls"], *widths, sep="	")
 
 
 def _half(judged: Judged) -> float:
@@ -208,16 +206,14 @@ def main() -> None:
     parser.add_argument("--http", action="store_true", help="also some studies through a real HTTP judge")
     parser.add_argument("--studies", type=int, default=30, metavar="N", help="of --http")
     arguments = parser.parse_args()
-    parts: list[Callable[[], None]] = [
-        lambda: coverage(arguments.times),
-        lambda: rounds(arguments.times // 20),
-        weighted,
-    ]
+    coverage(arguments.times)
+    print()
+    rounds(arguments.times // 5)
+    print()
+    weighted()
     if arguments.http:
-        parts.append(lambda: by_http(arguments.studies))
-    for part in parts:
-        part()
-        print(flush=True)
+        print()
+        by_http(arguments.studies)
 
 
 if __name__ == "__main__":

@@ -80,9 +80,11 @@ def corrected_shares(
     q0, m0 = (m0 * q0 + 1) / (m0 + 2), m0 + 2
     q1, m1 = (m1 * q1 + 1) / (m1 + 2), m1 + 2
     v0, v1 = q0 * (1 - q0) / m0, q1 * (1 - q1) / m1
-    # the added counts can bring a gap down to 0, but never from above it to below
-    gap = np.where(tells, q0 + q1 - 1, np.nan)
+    # of a few texts the added counts can leave no gap: then nothing is known
+    gap = np.where(tells & (q0 + q1 > 1), q0 + q1 - 1, np.nan)
     near = (p + q0 - 1) / gap
     error = np.sqrt(p * (1 - p) / n + (1 - near) ** 2 * v0 + near**2 * v1) / gap
     centre = near + 2 * z**2 * (near * v1 - (1 - near) * v0)
-    return share, np.clip(centre - z * error, 0, 1), np.clip(centre + z * error, 0, 1)
+    low, high = np.clip(centre - z * error, 0, 1), np.clip(centre + z * error, 0, 1)
+    unknown = tells & np.isnan(gap)
+    return share, np.where(unknown, 0.0, low), np.where(unknown, 1.0, high)
