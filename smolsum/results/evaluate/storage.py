@@ -28,10 +28,11 @@ summary.json:
   judging              model, endpoint (URL), rounds, prompts (fingerprints), thresholds,
                        usage (calls, tokens, dollars, cached),
                        missing ([{id, round, metric, error, attempts}]), noise ({metric: n, round_sd, icc, icc_mean}),
-                       second (the same of a second judge, with `agreement`: {metric: n, pearson, spearman, …} and `kappa`
-                       of what passes), others (judges from the third on), alpha ({metric: Krippendorff's, of all}),
+                       second (the same of a second judge, with `agreement`: {metric: n, pearson, spearman, …} and
+                       `kappa` of what passes), others (judges from the third on), alpha ({metric: Krippendorff's, of all}),
                        until, most_rounds, weighted (how rounds and scores were made),
-                       corrected ([{source, raw, n, sensitivity, good, specificity, bad, share, low, high}]: what passes)
+                       corrected (of what passes: [{source, raw, n, sensitivity, good, specificity, bad, share, low,
+                       high}])
 """
 
 import json

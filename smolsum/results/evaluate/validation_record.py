@@ -1,4 +1,4 @@
-"""validation.json: what is known of how well a judge judges, in a folder of its own next to the runs.
+"""validation.json: what is known of how well a judge judges, in a folder next to the runs.
 
 An evaluation by the same judge with the same prompts looks for it, and corrects its share of passed completions.
 """
