@@ -62,11 +62,17 @@ class Derived:
     resampled: int = 0
     """rollouts that were sampled again, and how many of them came out token for token"""
     same: int = 0
+    lost: list[str] = field(default_factory=list)
+    """what could not be derived, and why"""
     differences: list[str] = field(default_factory=list)
 
 
 class _DoneError(Exception):
     """The last step that was asked for is derived."""
+
+
+class _LostError(Exception):
+    """A step began with a checkpoint that is not left."""
 
 
 @dataclass
@@ -125,6 +131,8 @@ class ReplayKeeper(Keeper):
         return checkpoint
 
     def checkpoint(self, step: int) -> Path | None:
+        if step not in self._recorded.checkpoints:
+            raise _LostError(f"the checkpoint of step {step}, to which the guard went back, is not left")
         return self._recorded.paths.checkpoint(step)
 
     def validates(self, k: int) -> bool:
@@ -292,6 +300,9 @@ def derive(
 ) -> None:
     """Derive the steps after each step of `spans` to the one that it maps to. What fails is one of the differences."""
     config = setup.config
+    if config.train.guard == "stop":  # a run that it ended has gone on where later steps are known
+        config = replace(config, train=replace(config.train, guard="warn"))
+        setup = replace(setup, config=config)
     forced = bool(config.workers.urls) or not exact
     for number, (after, until) in enumerate(spans.items()):
         if number:
@@ -311,6 +322,8 @@ def derive(
                     train_stage(session, setup, source)
         except _DoneError:
             continue
+        except _LostError as error:
+            found.lost.append(f"steps {session.at.step} to {until}: {error}")
         except (
             SmolsumError,
             LookupError,

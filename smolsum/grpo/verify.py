@@ -175,6 +175,7 @@ def _verify_steps(
         progress.plan([("step", count)], part="derived")
     derived = Derived()
     derive(recorded, setup, plan, spans, derived, progress, exact=found.exact)
+    found.unverified += derived.lost
     words = [f"{len(derived.steps)} of {len(every)} derived {'bit for bit' if found.exact else 'within rounding'}"]
     if derived.same < (1 - (0 if found.exact else OTHERWISE)) * derived.resampled:
         unlike = f"{derived.resampled - derived.same} of {derived.resampled} rollouts did not come out again"
