@@ -86,7 +86,7 @@ def verify(run: RunPaths, *, steps: int, posts: int, seed: int, progress: Progre
         files.differences, older = changes(run)
         found.unverified += [f"files: {text}" for text in older]
     else:
-        found.unverified.append("files: there is no digests.jsonl, as an earlier version made the run")
+        found.unverified.append("files: there is no digests.jsonl: an earlier version made the run, or it was removed")
     try:
         _verify_contents(run, found, files, steps, posts, progress)
     except (InterruptedRun, MachineError, UnreachableError):

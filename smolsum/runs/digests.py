@@ -112,8 +112,8 @@ def changes(paths: RunPaths) -> tuple[list[str], list[str]]:
     others = [path.as_posix() for path in named if path.as_posix() not in found]
     if not older:
         return differences + [f"{of} has no digest" for of in others], []
-    return differences, [f"{len(older)} steps and {len(others)} files of evaluations have no digest, as an earlier "
-                         "version made them"]  # fmt: skip
+    missing = f"{len(older)} steps and {len(others)} files of evaluations have no digest"
+    return differences, [f"{missing}: an earlier version made them, or it was removed"]
 
 
 def _has(path: Path, sha256: str) -> bool:

@@ -261,7 +261,7 @@ def acquire(paths: RunPaths) -> AbstractContextManager[None]:
 @contextmanager
 def reading(paths: RunPaths) -> Iterator[None]:
     """Hold the run like `acquire` for a command that changes nothing in it: its lock keeps its time, which is that of
-    the run's start. Where nothing can be written, nobody trains."""
+    the run's start. Where it cannot be written, no process can train the run."""
     if not os.access(paths.lock, os.W_OK):
         yield
         return
