@@ -11,8 +11,8 @@ from smolsum.console import duration
 from smolsum.runs.reader import Run
 from smolsum.runs.series import Point
 from smolsum.watch.braille import MIN_POSITIVE, bounds, nearest
-from smolsum.watch.pane_text import number, power
-from smolsum.watch.snapshot import Snapshot, ViewOptions
+from smolsum.watch.formats import number, power
+from smolsum.watch.model import Snapshot, ViewOptions
 
 UNITS = {"step": "", "time": "perf/step_s", "tokens": "num_tokens"}
 """What a chart can have along it, and the metric whose sum over the steps it is."""

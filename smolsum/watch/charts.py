@@ -7,9 +7,12 @@ its own scale, as the values of two rewards cannot be compared.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 
 from rich.text import Text
+from textual import events
+from textual.message import Message
 
 from smolsum.runs.reader import Run
 from smolsum.runs.series import MOST_POINTS, Point, smoothed
@@ -18,6 +21,7 @@ from smolsum.watch.axes import (
     Span,
     can_be_log,
     labels_along,
+    pointed,
     round_numbers,
     round_powers,
     scale,
@@ -25,11 +29,13 @@ from smolsum.watch.axes import (
     spans_of_rewards,
     window,
     without_outliers,
+    zoomed,
 )
 from smolsum.watch.braille import Pattern, Trace, draw, heights, nearest, row_of
-from smolsum.watch.curves import CHARTS, RUNS, VALIDATION, Chart, legend, letter_of, rewarded, shown_curves
-from smolsum.watch.pane_text import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, Pane, number
-from smolsum.watch.snapshot import Snapshot
+from smolsum.watch.curves import CHARTS, RUNS, VALIDATION, ChartSpec, legend, letter_of, rewarded, shown_curves
+from smolsum.watch.formats import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, Drawn, number
+from smolsum.watch.model import Snapshot, ViewOptions
+from smolsum.watch.widgets import Pane
 
 GUTTER = 8
 """Characters of the scale on the left of a chart."""
@@ -57,9 +63,9 @@ class Part:
     """whether no other part follows"""
 
 
-def chart(snapshot: Snapshot, width: int, height: int, spec: Chart) -> Pane:
+def chart(snapshot: Snapshot, width: int, height: int, spec: ChartSpec) -> Drawn:
     """Return a chart of `width` x `height` characters: a scale on the left of each part, letters of the curves on its
-    right. Below it are the steps, and the legend if the title has no room for it."""
+    right. Below it are the steps, and the legend if the frame has no room for it."""
     options = snapshot.options
     parts = parts_of(snapshot, width, spec)
     layers = [_layers(snapshot, spec, part) for part in parts]
@@ -67,23 +73,78 @@ def chart(snapshot: Snapshot, width: int, height: int, spec: Chart) -> Pane:
     log = (spec.log != (spec.title in options.logs)) and can_be_log(points, spec.least)
     title = spec.title + (" log" if log else "") + (f" smooth {options.smoothing:g}" if options.smoothing else "")
     signals = rewarded(snapshot.run.weights())
-    if spec is CHARTS[0] and signals and not snapshot.others and len(title) + len(signals) < width // 2:
+    if spec is CHARTS[0] and signals and not snapshot.others and len(title) + len(signals) < width - 4:
         title += f": {signals}"
-    if not points:
-        return Pane(title, "", (Text(_nothing(snapshot, spec), style=DIM),))
+    if not points or height < 1:
+        return Drawn(title, "", (Text(_nothing(snapshot, spec), style=DIM),))
     scales = [_scale(found, spec, log) for found in layers]
     axis = height >= MIN_ROWS_WITH_AXIS
     outside = _outside(layers, scales, ascii=options.ascii)
-    note, below = legend(snapshot, spec, outside, room=width - len(title) - 6, width=width, height=height - axis)
+    note, below = legend(snapshot, spec, outside, room=width - 4, width=width, height=height - axis)
     rows = height - axis - len(below)
     drawn = [_part(snapshot, *each, rows, log) for each in zip(parts, layers, scales, strict=True)]
     lines = [Text().join(pieces) for pieces in zip(*drawn, strict=True)]
     if axis:
         lines.append(_axis(snapshot, parts))
-    return Pane(title, note, (*lines, *below))
+    return Drawn(title, note, (*lines, *below))
 
 
-def log_is_possible(snapshot: Snapshot, spec: Chart) -> bool:
+class Chart(Pane):
+    """A chart that the mouse zooms, points at and enlarges; a click on an entry of its legend hides that curve."""
+
+    class Looked(Message):
+        """The user wants to see the charts in another way."""
+
+        def __init__(self, options: ViewOptions) -> None:
+            super().__init__()
+            self.options = options
+
+    class Enlarged(Message):
+        """The user wants to see this chart alone."""
+
+        def __init__(self, spec: ChartSpec) -> None:
+            super().__init__()
+            self.spec = spec
+
+    def __init__(self, spec: ChartSpec, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(partial(chart, spec=spec), id=id, classes=classes)
+        self.spec = spec
+
+    def turn_to(self, spec: ChartSpec) -> None:
+        """Draw another chart."""
+        self.spec, self._draw = spec, partial(chart, spec=spec)
+
+    def on_click(self, event: events.Click) -> None:
+        if self.snapshot is None:
+            return
+        options, curve = self.snapshot.options, event.style.meta.get("curve")
+        if curve is not None:
+            self.post_message(self.Looked(replace(options, hidden=options.hidden ^ {curve})))
+        elif event.chain >= 2:
+            self.post_message(self.Enlarged(self.spec))
+        elif (step := self._step(event)) is not None:
+            self.post_message(self.Looked(pointed(self.snapshot, step)))
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        self._zoom(event, 0.5)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        self._zoom(event, 2.0)
+
+    def _zoom(self, event: events.MouseEvent, factor: float) -> None:
+        if self.snapshot:
+            event.stop()
+            self.post_message(self.Looked(zoomed(self.snapshot, factor, self._step(event))))
+
+    def _step(self, event: events.MouseEvent) -> float | None:
+        """The step under the pointer."""
+        place = event.get_content_offset(self)
+        if place is None or self.snapshot is None:
+            return None
+        return step_at(self.snapshot, self.content_size.width, self.spec, place.x)
+
+
+def log_is_possible(snapshot: Snapshot, spec: ChartSpec) -> bool:
     """Whether a logarithmic scale of this chart would mean something."""
     runs = [snapshot.run, *snapshot.others]
     series = [run.series[curve.metric] for run in runs for curve in spec.curves(run)]
@@ -91,7 +152,7 @@ def log_is_possible(snapshot: Snapshot, spec: Chart) -> bool:
     return any(one.count for one in series) and can_be_log(ends, spec.least)
 
 
-def step_at(snapshot: Snapshot, width: int, spec: Chart, column: int) -> float | None:
+def step_at(snapshot: Snapshot, width: int, spec: ChartSpec, column: int) -> float | None:
     """Return the step that is drawn in a column of a chart of this width; None left and right of the drawing."""
     axis = Axis(snapshot.run, snapshot.options.unit)
     for part in parts_of(snapshot, width, spec):
@@ -102,7 +163,7 @@ def step_at(snapshot: Snapshot, width: int, spec: Chart, column: int) -> float |
     return None
 
 
-def parts_of(snapshot: Snapshot, width: int, spec: Chart) -> list[Part]:
+def parts_of(snapshot: Snapshot, width: int, spec: ChartSpec) -> list[Part]:
     """Return the parts of a chart with their own scales, from left to right; most charts have one."""
     first, last = window(snapshot)
     own = [span for span in spans_of_rewards(snapshot.run) if span.last >= first and span.first <= last]
@@ -127,7 +188,7 @@ def parts_of(snapshot: Snapshot, width: int, spec: Chart) -> list[Part]:
     return parts
 
 
-def _has(snapshot: Snapshot, spec: Chart, span: Span) -> bool:
+def _has(snapshot: Snapshot, spec: ChartSpec, span: Span) -> bool:
     series = [snapshot.run.series[curve.metric] for curve in shown_curves(snapshot, spec)]
     return any((found := one.at(span.last)) is not None and found[0] >= span.first for one in series)
 
@@ -143,7 +204,7 @@ def _places(snapshot: Snapshot, span: Span) -> tuple[float, float]:
     return low, high
 
 
-def _nothing(snapshot: Snapshot, spec: Chart) -> str:
+def _nothing(snapshot: Snapshot, spec: ChartSpec) -> str:
     if spec.title == VALIDATION and snapshot.run.settings.validate_every == 0:
         return "this run does not validate: train.validate_every = 0"
     if not snapshot.run.row:
@@ -151,7 +212,7 @@ def _nothing(snapshot: Snapshot, spec: Chart) -> str:
     return "nothing measured yet" if snapshot.run_state.hopeful else "this run did not measure it"
 
 
-def _layers(snapshot: Snapshot, spec: Chart, part: Part) -> list[Trace]:
+def _layers(snapshot: Snapshot, spec: ChartSpec, part: Part) -> list[Trace]:
     """The traces of a part from back to front: the band, levels, other runs, and the curves of the first run."""
     run = snapshot.run
     found: list[Trace] = []
@@ -205,7 +266,7 @@ def _divided(
     return found
 
 
-def _scale(layers: Sequence[Trace], spec: Chart, log: bool) -> tuple[float, float]:
+def _scale(layers: Sequence[Trace], spec: ChartSpec, log: bool) -> tuple[float, float]:
     """The ends of the scale of a part: its values without outliers, and the levels that are near them."""
     values = without_outliers([point for layer in layers for point in layer.points])
     low, high = min(values, default=0.0), max(values, default=1.0)
@@ -295,7 +356,7 @@ def _axis(snapshot: Snapshot, parts: Sequence[Part]) -> Text:
     return Text(line, style=DIM)
 
 
-def sparkline(snapshot: Snapshot, width: int, spec: Chart, *, name_width: int = NAME_WIDTH) -> Text:
+def sparkline(snapshot: Snapshot, width: int, spec: ChartSpec, *, name_width: int = NAME_WIDTH) -> Text:
     """Return one line of a chart: its title, and the newest value and the course of its first curve; those of several
     runs side by side, on one scale."""
     runs = [snapshot.run, *snapshot.others]
@@ -314,7 +375,7 @@ def sparkline_room(width: int, runs: int, name_width: int = NAME_WIDTH) -> int:
     return (width - name_width - VALUE_WIDTH * runs) // runs - 1
 
 
-def _course(snapshot: Snapshot, run: Run, metric: str, spec: Chart, room: int) -> str:
+def _course(snapshot: Snapshot, run: Run, metric: str, spec: ChartSpec, room: int) -> str:
     """The course of a metric in the shown steps; behind a divider, it begins anew where the reward changes. All runs
     have one scale, but each reward of a chart of rewards has its own."""
     axis, (first, last), options = Axis(run, snapshot.options.unit), window(snapshot), snapshot.options

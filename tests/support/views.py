@@ -25,6 +25,10 @@ class Gone(str):
     """A text that the screen is to lose."""
 
 
+class On(str):
+    """The name of the page that is to be open."""
+
+
 class Click(NamedTuple):
     """The mouse at a column and row, or so far from the last place where the screen has a text."""
 
@@ -63,7 +67,7 @@ def drive(app: WatchApp, script: Script, size: tuple[int, int] = (120, 40)) -> W
 
     async def run() -> None:
         nonlocal pilot
-        async with app.run_test(size=size) as pilot:
+        async with app.run_test(size=size, notifications=True) as pilot:
             await pilot.pause()
             await script(app, pilot)
 
@@ -92,6 +96,8 @@ async def walk(app: WatchApp, pilot: Pilot[None], *steps: Step) -> None:
                 assert outcome(app), f"after {deed!r}:\n{screen(app)}"
             elif isinstance(outcome, Looks):
                 golden(outcome, screen(app))
+            elif isinstance(outcome, On):
+                await until(pilot, lambda page=outcome: app.at == page, lambda: f"{outcome!r} is not {app.at}")
             else:
                 await shown(app, pilot, outcome, gone=isinstance(outcome, Gone))
 

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.watching import make_run
+from support.views import drive, until
+from support.watching import make_run, screen
+from textual.pilot import Pilot
 
 from smolsum.cli.main import main
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_run
-from smolsum.watch.layout import PANES, Slot, pane, plain_page
-from smolsum.watch.snapshot import Snapshot, ViewOptions, as_document
+from smolsum.watch.app import WatchApp
+from smolsum.watch.model import as_document
+from smolsum.watch.pages import PAGES
 
 JUNK: tuple[Any, ...] = (None, "é\x1b[31m", "", 5, -1, 1e308, 10**400, math.nan, math.inf, True, [1], {"a": 1})
 SETTINGS = ('"x"', "nan", "inf", "-inf", "true", "-5", "1e308", "0", "[1]", '{ a = "é" }', "1979-05-27", '""')
@@ -40,15 +43,18 @@ def mutated(value: Any, draw: random.Random) -> Any:
 
 
 def draw_all(paths: RunPaths) -> None:
-    """Every pane, the pages of two sizes, without control codes, and the document."""
-    run = read_run(paths)
-    for name in PANES:
-        assert len(pane(Snapshot(run), Slot(name, 0, 0, 60, 14))) == 14
+    """Every page in two sizes, without control codes, and the document."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        for page in PAGES:
+            app.action_open(page)
+            await until(pilot, lambda page=page: app.at == page and app.page is not None)
+            assert len(screen(app).splitlines()) == app.size.height
+            assert "\x1b" not in screen(app)
+
     for size in ((120, 40), (80, 24)):
-        lines = plain_page(run, (), ViewOptions(), *size)
-        assert len(lines) == size[1] - 1
-        assert "\x1b" not in "".join(lines)
-    json.dumps(as_document(run), allow_nan=False)
+        drive(WatchApp(read_run(paths)), script, size)
+    json.dumps(as_document(read_run(paths)), allow_nan=False)
 
 
 @pytest.mark.parametrize("seed", range(8))

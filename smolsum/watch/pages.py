@@ -1,0 +1,296 @@
+"""The pages of the view: which widgets each one has, and how they lie in a terminal of any size."""
+
+from collections.abc import Callable
+from functools import partial
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container, Horizontal, VerticalScroll
+from textual.message import Message
+from textual.widgets import Input
+
+from smolsum.runs.samples import clean
+from smolsum.watch.charts import Chart, sparkline
+from smolsum.watch.completions import Completions
+from smolsum.watch.curves import CARD, CHARTS, RUNS, VALIDATION, chart_named
+from smolsum.watch.formats import SKY, VALUE_WIDTH, Rows, ending, number
+from smolsum.watch.model import Snapshot
+from smolsum.watch.panes import alerts, constraints, run_log, settings, sparklines, times, workers
+from smolsum.watch.results import comparison, differences, results, states
+from smolsum.watch.widgets import Pane, Table, TextView, moment_of
+
+MAX_NAME = 44
+"""Characters of a metric's name; of a longer one the end is shown."""
+MANY = 1_000_000
+"""More than the lines of any page."""
+
+
+class Page(Container):
+    """What is drawn anew from each moment of the run while the page is open."""
+
+    SCOPED_CSS = False  # the screen has classes for its size
+    DEFAULT_CSS = """
+    Overview #sparklines { display: none; height: 13; max-height: 100%; }
+    Overview #charts { height: 2fr; layout: grid; grid-size: 3; grid-rows: 1fr; }
+    Overview #side { height: 100%; scrollbar-size-vertical: 1; }
+    Overview #side Pane { height: auto; }
+    Overview #side Pane.-quiet { display: none; }
+    Overview Completions { height: 1fr; }
+    Overview .-more { display: none; }
+    Overview.-quiet #side { display: none; }
+    Overview.-quiet #chart5 { display: block; }
+    .-higher Overview #side { row-span: 2; }
+    .-higher Overview #chart5, .-higher Overview #chart6 { display: block; }
+    .-higher Overview.-quiet .-more { display: block; }
+    .-narrow Overview Chart, .-low Overview Chart, .-narrow Overview Completions, .-low Overview Completions,
+    .-narrow Overview.-quiet Chart, .-low Overview.-quiet Chart { display: none; }
+    .-narrow Overview #sparklines, .-low Overview #sparklines { display: block; }
+    .-narrow Overview #charts, .-low Overview #charts { layout: vertical; height: 1fr; }
+    Compare #states { height: auto; max-height: 50%; }
+    Compare Horizontal { height: 1fr; }
+    Charts { layout: grid; grid-size: 3; grid-rows: 1fr; }
+    .-narrow Charts, .-low Charts { grid-size: 2; }
+    .-narrow Charts .-more, .-low Charts .-more { display: none; }
+    Alerts { layout: horizontal; }
+    Alerts VerticalScroll { scrollbar-size-vertical: 1; }
+    Alerts VerticalScroll Pane { height: auto; min-height: 3; }
+    .-narrow Alerts { layout: vertical; }
+    Metrics > Input { height: 1; border: none; padding: 0 1; background: $surface; }
+    Results Horizontal { height: 1fr; }
+    .-narrow Results Horizontal, .-low Results Horizontal { display: none; }
+    """
+
+    def show(self, snapshot: Snapshot) -> None:
+        for pane in self.query(Pane):
+            pane.show(snapshot)
+
+
+class Overview(Page):
+    """Charts above the newest completions; alerts, workers and step times while they have something to say, in the
+    places of charts, but never of the first CARD. A small terminal has a line for each chart."""
+
+    def compose(self) -> ComposeResult:
+        yield Pane(sparklines, id="sparklines")
+        with Container(id="charts"):
+            for place, spec in enumerate(CHARTS):
+                if place == CARD:
+                    with VerticalScroll(id="side", can_focus=False):
+                        for draw in (alerts, constraints, workers, times):
+                            yield Pane(draw)
+                yield Chart(spec, id=f"chart{place}", classes="-more" if place >= CARD else "")
+        yield Completions()
+
+    def show(self, snapshot: Snapshot) -> None:
+        super().show(snapshot)
+        self.set_class(all(pane.has_class("-quiet") for pane in self.query("#side Pane")), "-quiet")
+        completions = self.query_one(Completions)
+        if completions.display:
+            completions.show(snapshot)
+
+
+class Compare(Page):
+    """Runs next to each other: the state of each, the settings that differ, the results."""
+
+    def compose(self) -> ComposeResult:
+        yield Table(id="states", show_cursor=False)
+        with Horizontal():
+            yield Table(id="differences", show_cursor=False)
+            yield Table(id="comparison", show_cursor=False)
+
+    def show(self, snapshot: Snapshot) -> None:
+        for name, rows in (("states", states), ("differences", differences), ("comparison", comparison)):
+            self.query_one(f"#{name}", Table).show(rows(snapshot))
+
+
+class Charts(Page):
+    """All charts, and those of the metrics that the user put first."""
+
+    _pinned: tuple[str, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        specs = [*(chart_named(name) for name in self._pinned), *CHARTS][: len(CHARTS)]
+        for place, spec in enumerate(specs):
+            yield Chart(spec, classes="-more" if place > CARD else "")
+
+    def show(self, snapshot: Snapshot) -> None:
+        if self._pinned != snapshot.options.pinned:
+            self._pinned = snapshot.options.pinned
+            self.refresh(recompose=True)
+            self.call_after_refresh(self.show, snapshot)
+        super().show(snapshot)
+
+
+class Enlarged(Page):
+    """One chart on the whole page."""
+
+    def compose(self) -> ComposeResult:
+        yield Chart(CHARTS[0])
+
+
+class Metrics(Page):
+    """A row for each metric: a mark if it is pinned, name, newest value, least, greatest, course."""
+
+    class Chosen(Message):
+        """The user wants to see this metric alone."""
+
+        def __init__(self, metric: str) -> None:
+            super().__init__()
+            self.metric = metric
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        return moment_of(self)
+
+    def compose(self) -> ComposeResult:
+        search = Input(placeholder="metrics with this in their name")
+        search.display = False
+        yield search
+        yield Table()
+
+    @property
+    def metric(self) -> str | None:
+        """The metric under the bar; None if the filter leaves none."""
+        names, row = self._names(), self.query_one(Table).cursor_row
+        return names[row] if 0 <= row < len(names) else None
+
+    def _names(self) -> list[str]:
+        """The metrics whose names contain the filter, in any case: pinned ones first, then by name."""
+        if self.snapshot is None:
+            return []
+        wanted, pinned = self.query_one(Input).value.strip().lower(), self.snapshot.options.pinned
+        found = [name for name in self.snapshot.run.series if wanted in name.lower()]
+        return sorted(found, key=lambda name: (name not in pinned, name))
+
+    def show(self, snapshot: Snapshot) -> None:
+        names, series, table = self._names(), snapshot.run.series, self.query_one(Table)
+        wanted = self.query_one(Input).value.strip()
+        note = f"{len(names)} of {len(series)}" + (f"  /{wanted}" if wanted else "")
+        if not names:
+            nothing = f"no metric has {wanted!r} in its name" if wanted else "no step yet"
+            table.show(Rows("metrics", note, [""], [[nothing]]))
+            return
+        shown = [ending(clean(name), MAX_NAME, ascii=snapshot.options.ascii) for name in names]
+        room = max(table.size.width - max(map(len, shown)) - 3 * VALUE_WIDTH - 16, 8)
+        rows: list[list[str | Text]] = []
+        for name, title in zip(names, shown, strict=True):
+            one, style = series[name], SKY if name in snapshot.options.pinned else ""
+            values = (one.last, one.low, one.high) if one.count else (one.last, None, None)
+            course = sparkline(snapshot, room + VALUE_WIDTH, chart_named(name), name_width=0)
+            course = course[VALUE_WIDTH * (1 + len(snapshot.others)) :]
+            rows.append([Text("*" if style else " ", style), Text(title, style), *map(number, values), course])
+        table.show(
+            Rows("metrics", note, ["", "metric", "newest", "least", "most", "course"], rows, ("", "metric", "course"))
+        )
+
+    def follow(self, name: str) -> None:
+        """Keep the bar on a metric whose row moves."""
+        if self.snapshot and name in self._names():
+            self.call_after_refresh(lambda: self.query_one(Table).to(self._names().index(name)))
+
+    def open_search(self) -> None:
+        search = self.query_one(Input)
+        search.display = True
+        search.focus()
+
+    def back(self) -> str | None:
+        """Put the filter away; None where there is none."""
+        search = self.query_one(Input)
+        if not search.display:
+            return None
+        search.value, search.display = "", False
+        self.query_one(Table).focus()
+        return ""
+
+    @on(Input.Changed)
+    def _filter(self) -> None:
+        if self.snapshot:
+            self.query_one(Table).to(0)
+            self.show(self.snapshot)
+
+    @on(Input.Submitted)
+    def _filtered(self) -> None:
+        self.query_one(Table).focus()
+
+    @on(Table.RowSelected)
+    def _selected(self) -> None:
+        if name := self.metric:
+            self.post_message(self.Chosen(name))
+
+
+class Results(Page):
+    """What each stage did to the headline metrics, above the charts of the reward and of validations."""
+
+    DEFAULT_CSS = (
+        "Results Horizontal { height: 1fr; } .-narrow Results Horizontal, .-low Results Horizontal { display: none; }"
+    )
+
+    def compose(self) -> ComposeResult:
+        yield Table(show_cursor=False)
+        with Horizontal():
+            yield Chart(CHARTS[0])
+            yield Chart(next(spec for spec in CHARTS if spec.title == VALIDATION))
+
+    def show(self, snapshot: Snapshot) -> None:
+        table = self.query_one(Table)
+        table.show(results(snapshot, self.size.width - 2))
+        super().show(snapshot)
+
+
+class Lines(Page):
+    """A page of lines, the newest ones last where they come by themselves."""
+
+    def __init__(self, draw: Callable[[Snapshot, int], tuple[str, str, Text]], *, newest_last: bool = False) -> None:
+        super().__init__()
+        self._draw, self._newest_last = draw, newest_last
+
+    def compose(self) -> ComposeResult:
+        yield TextView(newest_last=self._newest_last)
+
+    def show(self, snapshot: Snapshot) -> None:
+        view = self.query_one(TextView)
+        view.show(*self._draw(snapshot, max(view.size.width - 3, 20)))
+
+    def on_resize(self) -> None:
+        self.app.call_later(self.app.draw)  # type: ignore[attr-defined]
+
+
+class Alerts(Page):
+    """Alerts with advice, next to workers, constraints and step times."""
+
+    def compose(self) -> ComposeResult:
+        yield TextView()
+        with VerticalScroll(can_focus=False):
+            for draw in (workers, constraints, times):
+                yield Pane(draw)
+
+    def show(self, snapshot: Snapshot) -> None:
+        view = self.query_one(TextView)
+        drawn = alerts(snapshot, max(view.size.width - 3, 20), MANY, full=True)
+        view.show(drawn.title, str(drawn.note), Text("\n").join(drawn.lines))
+        super().show(snapshot)
+
+
+def _log(snapshot: Snapshot, width: int) -> tuple[str, str, Text]:
+    note, lines = run_log(snapshot, width)
+    return "log", note, Text("\n").join(lines)
+
+
+def _config(snapshot: Snapshot, width: int) -> tuple[str, str, Text]:
+    title = f"config of {RUNS[0]}" if snapshot.others else "config"
+    return title, str(snapshot.run.paths.config), settings(snapshot)
+
+
+PAGES: dict[str, Callable[[], Page | Completions]] = {
+    "overview": Overview,
+    "compare": Compare,
+    "charts": Charts,
+    "metrics": Metrics,
+    "completions": Completions,
+    "results": Results,
+    "alerts": Alerts,
+    "log": partial(Lines, _log, newest_last=True),
+    "config": partial(Lines, _config),
+    "chart": Enlarged,
+}
+"""In the order of the tab key; `compare` is there for several runs, `chart` while one is enlarged."""

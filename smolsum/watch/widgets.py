@@ -1,0 +1,205 @@
+"""The widgets that pages are made of: a pane that is drawn from the model, a table, a text that scrolls, a question."""
+
+from collections.abc import Callable
+from typing import ClassVar, cast
+
+from rich.console import Console
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.coordinate import Coordinate
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.visual import VisualType
+from textual.widget import Widget
+from textual.widgets import DataTable, Input, Static
+
+from smolsum.watch.formats import Drawn, Rows, cut
+from smolsum.watch.model import Snapshot
+
+Draw = Callable[[Snapshot, int, int], Drawn]
+MOST_LINES = 12
+"""Lines of a pane that is as high as what it says, at most."""
+CONTEXT = 2
+"""Lines of a text above its first hit."""
+
+
+def moment_of(widget: Widget) -> Snapshot | None:
+    """Return the moment that the app of a widget shows. (Widgets keep none: one that was closed would keep its run.)"""
+    return cast("Snapshot | None", widget.app.moment)  # type: ignore[attr-defined]
+
+
+def label(widget: Widget, title: str, note: str | Text) -> None:
+    """Write the title of a widget on its frame, and the note as far as there is room."""
+    now = moment_of(widget)
+    shown = Text.assemble(note)
+    if widget.outer_size.width:
+        shown = cut(shown, widget.outer_size.width - 6, ascii=now is not None and now.options.ascii)
+    widget.border_title, widget.border_subtitle = Content(title), Content.from_rich_text(shown)
+
+
+class Pane(Static):
+    """Framed lines, drawn anew from each moment of the run in the size that the pane has; `-quiet` where it has no
+    news."""
+
+    DEFAULT_CSS = """
+    Pane { border: round $foreground 50%; border-title-color: $foreground; border-subtitle-color: $foreground;
+           border-title-style: bold; text-wrap: nowrap; text-overflow: clip; width: 1fr; height: 1fr; }
+    """
+    ALLOW_SELECT = False
+
+    def __init__(self, draw: Draw, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._draw = draw
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The moment that the view shows."""
+        return moment_of(self)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Draw this moment."""
+        auto = self.styles.is_auto_height
+        size = self.content_size
+        width = size.width or (self.container_size.width - self.gutter.width)
+        if width <= 0 or not (auto or size.height):
+            return
+        drawn = self._draw(snapshot, width, MOST_LINES if auto else size.height)
+        self.set_class(not drawn.news, "-quiet")
+        label(self, drawn.title, drawn.note)
+        self.update(Content("\n").join(Content.from_rich_text(line) for line in drawn.lines))
+
+    def on_resize(self) -> None:
+        if self.snapshot:
+            self.show(self.snapshot)
+
+
+class Table(DataTable[VisualType], inherit_bindings=False):
+    """Rows with a bar. The keys that it does not need are left to the app."""
+
+    DEFAULT_CSS = """
+    Table { border: round $foreground 50%; border-title-color: $foreground; border-subtitle-color: $foreground;
+            border-title-style: bold; height: 1fr; background: $background; background-tint: $background 0%;
+            scrollbar-size: 1 1; }
+    Table:focus { background-tint: $background 0%; }
+    Table > .datatable--header { background: $background; color: $foreground; text-style: bold; }
+    Table > .datatable--cursor, Table:focus > .datatable--cursor { background: $background; color: $foreground;
+            text-style: bold reverse; }
+    Table > .datatable--even-row, Table > .datatable--odd-row { background: $background; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "cursor_up", "up", show=False),
+        Binding("down,j", "cursor_down", "down", show=False),
+        Binding("enter", "select_cursor", "open", show=False, tooltip="what is under the bar"),
+    ]
+
+    class Clicked(Message):
+        """The mouse was pressed on a row."""
+
+        def __init__(self, row: int) -> None:
+            super().__init__()
+            self.row = row
+
+    def on_click(self, event: events.Click) -> None:
+        if (row := event.style.meta.get("row", -1)) >= 0:
+            self.post_message(self.Clicked(row))
+
+    def __init__(self, *, id: str | None = None, show_cursor: bool = True) -> None:
+        super().__init__(id=id, show_cursor=show_cursor, cursor_type="row", cell_padding=1)
+        self._titles: list[str] = []
+
+    def show(self, found: Rows) -> None:
+        """Show these rows and keep the bar where it is; cells that stay as they are cost nothing."""
+        titles, rows, left = found.titles, found.rows, found.left
+        label(self, found.title, found.note)
+        if [*titles] != self._titles:
+            self.clear(columns=True)
+            self._titles = [*titles]
+            for title in titles:
+                self.add_column(Text(title, justify="left" if title in left else "right"))
+        while self.row_count > len(rows):
+            self.remove_row(self.ordered_rows[-1].key)
+        for place, row in enumerate(rows):
+            cells = [self._cell(one, title in left) for title, one in zip(titles, row, strict=True)]
+            if place >= self.row_count:
+                self.add_row(*cells)
+                continue
+            for column, cell in enumerate(cells):
+                known = self.get_cell_at(Coordinate(place, column))
+                if known != cell or (isinstance(known, Text) and known.style != cell.style):
+                    self.update_cell_at(Coordinate(place, column), cell, update_width=True)
+
+    def _cell(self, cell: str | Text, left: bool) -> Text:
+        text = cell if isinstance(cell, Text) else Text(cell)
+        text.justify = "left" if left else "right"
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
+
+    def forget(self) -> None:
+        """Be empty, so that the next rows begin at the top."""
+        self.clear(columns=True)
+        self._titles = []
+
+    def to(self, row: int) -> None:
+        """Move the bar to a row, or to the nearest one."""
+        self.move_cursor(row=min(max(row, 0), max(self.row_count - 1, 0)))
+
+
+class TextView(VerticalScroll, can_focus=False):
+    """A framed text that scrolls, and that the mouse selects: Textual's log widgets know either styles or selection."""
+
+    DEFAULT_CSS = """
+    TextView { border: round $foreground 50%; border-title-color: $foreground; border-subtitle-color: $foreground;
+               border-title-style: bold; height: 1fr; scrollbar-size-vertical: 1; }
+    TextView > Static { height: auto; }
+    """
+
+    def __init__(self, *, newest_last: bool = False, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._newest_last = newest_last
+        self._text = Text("\n")
+
+    def compose(self) -> ComposeResult:
+        yield Static()
+
+    def show(self, title: str, note: str, text: Text) -> None:
+        label(self, title, note)
+        if (self._text.plain, self._text.spans) != (text.plain, text.spans):
+            at_end = self._newest_last and self.scroll_y >= self.max_scroll_y
+            self._text = text
+            self.query_one(Static).update(Content.from_rich_text(text))
+            if at_end:
+                self.scroll_end(animate=False)
+
+    def begin(self, place: int = 0) -> None:
+        """Scroll to the line with a character of the text; at the first page the text begins at its top."""
+        lines = self._text[:place].wrap(Console(width=80), max(self.content_size.width, 8))
+        row = len(lines) - 1 if place else 0
+        self.scroll_to(y=max(row - CONTEXT, 0) if row >= self.content_size.height else 0, animate=False)
+
+
+class Question(ModalScreen[str | None]):
+    """Asks for a line of text; escape and ctrl-c return None."""
+
+    DEFAULT_CSS = """
+    Question { align: center middle; background: $background 60%; }
+    Question > Vertical { width: 70; max-width: 90%; height: auto; border: round $foreground; padding: 1 2;
+                          background: $background; }
+    Question Input, Question Input:focus { border: none; height: 1; background: $surface; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c,ctrl+q", "dismiss", priority=True)]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Static(Content(self._text))
+            yield Input()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip())
