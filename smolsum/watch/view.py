@@ -50,7 +50,8 @@ class RunView(App[None]):
     FooterKey .footer-key--key, FooterKey .footer-key--description { background: $background; color: $foreground 85%; }
     FooterKey .footer-key--key { text-style: bold; color: $foreground; }
     FooterKey.-command-palette { border: none; margin: 0; padding: 0 1; }
-    HelpPanel { split: initial; dock: right; layer: help; width: 60; max-width: 100%; background: $background; }
+    HelpPanel { split: initial; dock: right; layer: help; width: 60; max-width: 100%; background: $background;
+                border-left: vkey $foreground; }
     Screen { layers: default help; }
     Screen > .screen--selection { background: $background; color: $foreground; text-style: reverse; }
     Toast { width: auto; max-width: 90%; padding: 0 1; }

@@ -97,7 +97,9 @@ async def walk(app: WatchApp, pilot: Pilot[None], *steps: Step) -> None:
             elif isinstance(outcome, Looks):
                 golden(outcome, screen(app))
             elif isinstance(outcome, On):
-                await until(pilot, lambda page=outcome: app.at == page, lambda: f"{outcome!r} is not {app.at}")
+                await until(
+                    pilot, lambda page=outcome: app.at == page, lambda page=outcome: f"{page!r} is not {app.at}"
+                )
             else:
                 await shown(app, pilot, outcome, gone=isinstance(outcome, Gone))
 

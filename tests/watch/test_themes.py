@@ -12,6 +12,7 @@ from support.refusals import refuses
 from support.training import PATIENCE_S
 from support.views import drive, play, until, walk
 from support.watching import append, make_run, row, stamp, status
+from textual.containers import Vertical
 from textual.pilot import Pilot
 from textual.screen import ModalScreen
 
@@ -48,7 +49,7 @@ def unreadable(app: WatchApp) -> list[tuple[float, str, str]]:
     found = []
     strips = app.screen._compositor.render_strips()
     if isinstance(app.screen, ModalScreen):
-        box = app.screen.children[0].region
+        box = app.screen.query_one(Vertical).region
         strips = [strip.crop(box.x, box.right) for strip in strips[box.y : box.bottom]]
         assert len(strips) > 2
     for strip in strips:
