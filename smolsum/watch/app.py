@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, cast
 from textual import events, on
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
+from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, TabbedContent
 
@@ -26,10 +27,12 @@ from smolsum.watch.pages import Metrics
 from smolsum.watch.runs_list import RunSwitcher
 from smolsum.watch.themes import DARK, LIGHT
 from smolsum.watch.view import RunView
-from smolsum.watch.widgets import Question, TextView
+from smolsum.watch.widgets import InputDialog, TextView
 
 Request = Literal["pause", "resume", "stop"]
 CONFIRM = "stop"
+MOST_ROUNDS = 50
+"""Looks at a screen that does not come to rest."""
 MOST_PINNED = 6
 SCROLLED = 5
 """Lines by which a key scrolls the text of a completion; pages of lines are scrolled by what fits on the screen."""
@@ -272,7 +275,7 @@ class WatchApp(RunView):
         """Ask the run to stop, and so the grid after it, once the user has typed the word that confirms it."""
         grid = self.snapshot().grid
         what = grid.stop_question if grid else "The run finishes its step, saves and ends; it can be resumed."
-        self.push_screen(Question(f"{what}\nType {CONFIRM} to stop it."), self._confirmed)
+        self.push_screen(InputDialog(f"{what}\nType {CONFIRM} to stop it."), self._confirmed)
 
     def _confirmed(self, answer: str | None) -> None:
         if answer == CONFIRM:
@@ -330,8 +333,19 @@ def plain_page(run: Run, others: Sequence[Run], options: ViewOptions, size: tupl
     async def drawn() -> list[str]:
         app = WatchApp(run, others, options=options, readonly=True)
         async with app.run_test(size=size) as pilot:
-            for _ in range(4):  # what is drawn may set off another drawing, as a resized chart does
-                await pilot.pause(0)
-            return screen_text(app)[:-1]
+            return (await settled(app, pilot))[:-1]
 
     return asyncio.run(drawn())
+
+
+async def settled(app: App[None], pilot: Pilot[None]) -> list[str]:
+    """Return the lines on the screen once they stay: what is drawn may set off another drawing, as a resized chart
+    does, and the keys come last."""
+    lines: list[str] = []
+    for _ in range(MOST_ROUNDS):
+        for _ in range(4):
+            await pilot.pause(0)
+        before, lines = lines, screen_text(app)
+        if lines == before and lines[-1]:
+            break
+    return lines

@@ -33,7 +33,7 @@ from smolsum.watch.axes import (
 )
 from smolsum.watch.braille import Pattern, Trace, draw, heights, nearest, row_of
 from smolsum.watch.curves import CHARTS, RUNS, VALIDATION, ChartSpec, legend, letter_of, rewarded, shown_curves
-from smolsum.watch.formats import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, Drawn, number
+from smolsum.watch.formats import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, PaneText, number
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.widgets import Pane
 
@@ -63,7 +63,7 @@ class Part:
     """whether no other part follows"""
 
 
-def chart(snapshot: Snapshot, width: int, height: int, spec: ChartSpec) -> Drawn:
+def chart(snapshot: Snapshot, width: int, height: int, spec: ChartSpec) -> PaneText:
     """Return a chart of `width` x `height` characters: a scale on the left of each part, letters of the curves on its
     right. Below it are the steps, and the legend if the frame has no room for it."""
     options = snapshot.options
@@ -76,7 +76,7 @@ def chart(snapshot: Snapshot, width: int, height: int, spec: ChartSpec) -> Drawn
     if spec is CHARTS[0] and signals and not snapshot.others and len(title) + len(signals) < width - 4:
         title += f": {signals}"
     if not points or height < 1:
-        return Drawn(title, "", (Text(_nothing(snapshot, spec), style=DIM),))
+        return PaneText(title, "", (Text(_nothing(snapshot, spec), style=DIM),))
     scales = [_scale(found, spec, log) for found in layers]
     axis = height >= MIN_ROWS_WITH_AXIS
     outside = _outside(layers, scales, ascii=options.ascii)
@@ -86,7 +86,7 @@ def chart(snapshot: Snapshot, width: int, height: int, spec: ChartSpec) -> Drawn
     lines = [Text().join(pieces) for pieces in zip(*drawn, strict=True)]
     if axis:
         lines.append(_axis(snapshot, parts))
-    return Drawn(title, note, (*lines, *below))
+    return PaneText(title, note, (*lines, *below))
 
 
 class Chart(Pane):

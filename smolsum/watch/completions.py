@@ -34,7 +34,7 @@ from smolsum.runs.search import MAX_HITS, Hits, Scan, Source, Wanted
 from smolsum.watch.formats import DIM, GREEN, ORANGE, RED, SKY, Rows, cut, ending, number
 from smolsum.watch.listings import Order, PairReader, Searches, has_example, headlines
 from smolsum.watch.model import Snapshot
-from smolsum.watch.widgets import Table, TextView, moment_of
+from smolsum.watch.widgets import RowTable, TextView, moment_of
 
 Listing = Literal["step", "hits", "time", "tests"]
 NAME = 12
@@ -62,10 +62,10 @@ class Completions(Container):
     Completions { layout: vertical; }
     Completions > Input { height: 1; border: none; padding: 0 1; background: $surface; }
     Completions #listing { layout: horizontal; height: 1fr; }
-    Completions #listing > Table { width: 2fr; }
+    Completions #listing > RowTable { width: 2fr; }
     Completions #texts { layout: horizontal; width: 3fr; height: 1fr; }
     Completions.-below #listing { layout: vertical; }
-    Completions.-below #listing > Table { width: 1fr; max-height: 12; }
+    Completions.-below #listing > RowTable { width: 1fr; max-height: 12; }
     Completions.-below #texts { width: 1fr; }
     Completions.-stacked #texts { layout: vertical; }
     """
@@ -78,14 +78,14 @@ class Completions(Container):
         search.display = False
         yield search
         with Container(id="listing"):
-            yield Table()
+            yield RowTable()
             with Container(id="texts"):
                 yield TextView(id="before")
                 yield TextView(id="after")
 
     @property
-    def _table(self) -> Table:
-        return self.query_one(Table)
+    def _table(self) -> RowTable:
+        return self.query_one(RowTable)
 
     def show(self, snapshot: Snapshot) -> None:
         """Show this moment of the run; of another run everything anew."""
@@ -341,7 +341,7 @@ class Completions(Container):
 
     # the text under the bar
 
-    @on(Table.RowHighlighted)
+    @on(RowTable.RowHighlighted)
     def _highlighted(self) -> None:
         if self._run is not None:
             if self.listing == "hits" and self._items and self._bar >= self._table.row_count - 1:
@@ -591,7 +591,7 @@ class Completions(Container):
         self.difference = not self.difference
         self._show_text()
 
-    @on(Table.RowSelected)
+    @on(RowTable.RowSelected)
     def choose(self) -> None:
         """Show the step of the row under the bar, and the sample of that row; a hit in an evaluation over time."""
         group, sample = self.selected()
@@ -605,7 +605,7 @@ class Completions(Container):
         self.step, self.group = group.step, self._groups.index(group)
         self._list("step", row=kept.index(sample))
 
-    @on(Table.HeaderSelected)
+    @on(RowTable.HeaderSelected)
     def _head_clicked(self) -> None:
         self.sort()
 

@@ -16,7 +16,7 @@ NAME_WIDTH, VALUE_WIDTH = 16, 9
 
 
 @dataclass(frozen=True)
-class Drawn:
+class PaneText:
     """What a pane shows: its title and a note, which its frame has, and its lines."""
 
     title: str

@@ -18,7 +18,7 @@ from smolsum.watch.formats import SKY, VALUE_WIDTH, Rows, ending, number
 from smolsum.watch.model import Snapshot
 from smolsum.watch.panes import alerts, constraints, run_log, settings, sparklines, times, workers
 from smolsum.watch.results import comparison, differences, results, states
-from smolsum.watch.widgets import Pane, Table, TextView, moment_of
+from smolsum.watch.widgets import Pane, RowTable, TextView, moment_of
 
 MAX_NAME = 44
 """Characters of a metric's name; of a longer one the end is shown."""
@@ -26,7 +26,7 @@ MANY = 1_000_000
 """More than the lines of any page."""
 
 
-class Page(Container):
+class ViewPage(Container):
     """What is drawn anew from each moment of the run while the page is open."""
 
     SCOPED_CSS = False  # the screen has classes for its size
@@ -66,7 +66,7 @@ class Page(Container):
             pane.show(snapshot)
 
 
-class Overview(Page):
+class Overview(ViewPage):
     """Charts above the newest completions; alerts, workers and step times while they have something to say, in the
     places of charts, but never of the first CARD. A small terminal has a line for each chart."""
 
@@ -89,21 +89,21 @@ class Overview(Page):
             completions.show(snapshot)
 
 
-class Compare(Page):
+class Compare(ViewPage):
     """Runs next to each other: the state of each, the settings that differ, the results."""
 
     def compose(self) -> ComposeResult:
-        yield Table(id="states", show_cursor=False)
+        yield RowTable(id="states", show_cursor=False)
         with Horizontal():
-            yield Table(id="differences", show_cursor=False)
-            yield Table(id="comparison", show_cursor=False)
+            yield RowTable(id="differences", show_cursor=False)
+            yield RowTable(id="comparison", show_cursor=False)
 
     def show(self, snapshot: Snapshot) -> None:
         for name, rows in (("states", states), ("differences", differences), ("comparison", comparison)):
-            self.query_one(f"#{name}", Table).show(rows(snapshot))
+            self.query_one(f"#{name}", RowTable).show(rows(snapshot))
 
 
-class Charts(Page):
+class Charts(ViewPage):
     """All charts, and those of the metrics that the user put first."""
 
     _pinned: tuple[str, ...] = ()
@@ -121,14 +121,14 @@ class Charts(Page):
         super().show(snapshot)
 
 
-class Enlarged(Page):
+class ChartPage(ViewPage):
     """One chart on the whole page."""
 
     def compose(self) -> ComposeResult:
         yield Chart(CHARTS[0])
 
 
-class Metrics(Page):
+class Metrics(ViewPage):
     """A row for each metric: a mark if it is pinned, name, newest value, least, greatest, course."""
 
     class Chosen(Message):
@@ -146,12 +146,12 @@ class Metrics(Page):
         search = Input(placeholder="metrics with this in their name")
         search.display = False
         yield search
-        yield Table()
+        yield RowTable()
 
     @property
     def metric(self) -> str | None:
         """The metric under the bar; None if the filter leaves none."""
-        names, row = self._names(), self.query_one(Table).cursor_row
+        names, row = self._names(), self.query_one(RowTable).cursor_row
         return names[row] if 0 <= row < len(names) else None
 
     def _names(self) -> list[str]:
@@ -163,7 +163,7 @@ class Metrics(Page):
         return sorted(found, key=lambda name: (name not in pinned, name))
 
     def show(self, snapshot: Snapshot) -> None:
-        names, series, table = self._names(), snapshot.run.series, self.query_one(Table)
+        names, series, table = self._names(), snapshot.run.series, self.query_one(RowTable)
         wanted = self.query_one(Input).value.strip()
         note = f"{len(names)} of {len(series)}" + (f"  /{wanted}" if wanted else "")
         if not names:
@@ -186,7 +186,7 @@ class Metrics(Page):
     def follow(self, name: str) -> None:
         """Keep the bar on a metric whose row moves."""
         if self.snapshot and name in self._names():
-            self.call_after_refresh(lambda: self.query_one(Table).to(self._names().index(name)))
+            self.call_after_refresh(lambda: self.query_one(RowTable).to(self._names().index(name)))
 
     def open_search(self) -> None:
         search = self.query_one(Input)
@@ -199,26 +199,26 @@ class Metrics(Page):
         if not search.display:
             return None
         search.value, search.display = "", False
-        self.query_one(Table).focus()
+        self.query_one(RowTable).focus()
         return ""
 
     @on(Input.Changed)
     def _filter(self) -> None:
         if self.snapshot:
-            self.query_one(Table).to(0)
+            self.query_one(RowTable).to(0)
             self.show(self.snapshot)
 
     @on(Input.Submitted)
     def _filtered(self) -> None:
-        self.query_one(Table).focus()
+        self.query_one(RowTable).focus()
 
-    @on(Table.RowSelected)
+    @on(RowTable.RowSelected)
     def _selected(self) -> None:
         if name := self.metric:
             self.post_message(self.Chosen(name))
 
 
-class Results(Page):
+class Results(ViewPage):
     """What each stage did to the headline metrics, above the charts of the reward and of validations."""
 
     DEFAULT_CSS = (
@@ -226,18 +226,18 @@ class Results(Page):
     )
 
     def compose(self) -> ComposeResult:
-        yield Table(show_cursor=False)
+        yield RowTable(show_cursor=False)
         with Horizontal():
             yield Chart(CHARTS[0])
             yield Chart(next(spec for spec in CHARTS if spec.title == VALIDATION))
 
     def show(self, snapshot: Snapshot) -> None:
-        table = self.query_one(Table)
+        table = self.query_one(RowTable)
         table.show(results(snapshot, self.size.width - 2))
         super().show(snapshot)
 
 
-class Lines(Page):
+class LinesPage(ViewPage):
     """A page of lines, the newest ones last where they come by themselves."""
 
     def __init__(self, draw: Callable[[Snapshot, int], tuple[str, str, Text]], *, newest_last: bool = False) -> None:
@@ -255,7 +255,7 @@ class Lines(Page):
         self.app.call_later(self.app.draw)  # type: ignore[attr-defined]
 
 
-class Alerts(Page):
+class Alerts(ViewPage):
     """Alerts with advice, next to workers, constraints and step times."""
 
     def compose(self) -> ComposeResult:
@@ -281,7 +281,7 @@ def _config(snapshot: Snapshot, width: int) -> tuple[str, str, Text]:
     return title, str(snapshot.run.paths.config), settings(snapshot)
 
 
-PAGES: dict[str, Callable[[], Page | Completions]] = {
+PAGES: dict[str, Callable[[], ViewPage | Completions]] = {
     "overview": Overview,
     "compare": Compare,
     "charts": Charts,
@@ -289,8 +289,8 @@ PAGES: dict[str, Callable[[], Page | Completions]] = {
     "completions": Completions,
     "results": Results,
     "alerts": Alerts,
-    "log": partial(Lines, _log, newest_last=True),
-    "config": partial(Lines, _config),
-    "chart": Enlarged,
+    "log": partial(LinesPage, _log, newest_last=True),
+    "config": partial(LinesPage, _config),
+    "chart": ChartPage,
 }
 """In the order of the tab key; `compare` is there for several runs, `chart` while one is enlarged."""

@@ -31,7 +31,7 @@ from smolsum.watch.formats import (
     RED,
     SKY,
     VALUE_WIDTH,
-    Drawn,
+    PaneText,
     bar,
     cut,
     ending,
@@ -189,7 +189,7 @@ def _progress(snapshot: Snapshot, width: int) -> Text:
     return line
 
 
-def alerts(snapshot: Snapshot, width: int, height: int, *, full: bool = False) -> Drawn:
+def alerts(snapshot: Snapshot, width: int, height: int, *, full: bool = False) -> PaneText:
     """Return the alerts as sentences, with advice where there is room or if `full`; first why a run failed."""
     state = snapshot.run_state
     found = [Alert("trouble", clean(state.detail), clean(state.hint))] if state.state in TROUBLE else []
@@ -198,13 +198,13 @@ def alerts(snapshot: Snapshot, width: int, height: int, *, full: bool = False) -
         nothing = (
             "nothing unusual" if snapshot.run.row else "nothing to judge yet" if state.hopeful else "nothing to judge"
         )
-        return Drawn("alerts", "0", (Text(nothing, style=DIM),), news=False)
+        return PaneText("alerts", "0", (Text(nothing, style=DIM),), news=False)
     lines = [line for alert in found for line in _alert(alert, width, full=True)]
     if len(lines) > height and not full:
         lines = [line for alert in found for line in _alert(alert, width, full=alert.level == "trouble")]
     if len(lines) > height >= MIN_LINES_WITH_MORE:
         lines = [*lines[: height - 1], Text("e shows all, with advice", style=DIM)]
-    return Drawn("alerts", str(len(found)), tuple(lines))
+    return PaneText("alerts", str(len(found)), tuple(lines))
 
 
 def _alert(alert: Alert, width: int, *, full: bool) -> list[Text]:
@@ -214,12 +214,12 @@ def _alert(alert: Alert, width: int, *, full: bool) -> list[Text]:
     return lines + (wrapped(f"-> {alert.advice}", width - 3, DIM, "   ") if full else [])
 
 
-def times(snapshot: Snapshot, width: int, height: int) -> Drawn:
+def times(snapshot: Snapshot, width: int, height: int) -> PaneText:
     """Return where the time of a step goes, as the mean of the last steps, the longest part first."""
     run = snapshot.run
     steps = run.recent("perf/step_s", MEAN_OVER)
     if not steps:
-        return Drawn("step time", "", (Text("waiting for the first step", style=DIM),), news=False)
+        return PaneText("step time", "", (Text("waiting for the first step", style=DIM),), news=False)
     mean = fmean(steps)
     parts = {}
     for name in run.named("perf/", "_s"):
@@ -240,10 +240,10 @@ def times(snapshot: Snapshot, width: int, height: int) -> Drawn:
         lines.append(
             Text(head).append(bar(seconds / mean, max(width - len(head) - 1, 1), ascii=snapshot.options.ascii), SKY)
         )
-    return Drawn("step time", f"{mean:.2f} s, mean of {len(steps)}", tuple([*lines, *speed][:height]))
+    return PaneText("step time", f"{mean:.2f} s, mean of {len(steps)}", tuple([*lines, *speed][:height]))
 
 
-def workers(snapshot: Snapshot, width: int, height: int) -> Drawn:
+def workers(snapshot: Snapshot, width: int, height: int) -> PaneText:
     """Return state, version lag, speed, queue and bytes of each worker, and its last error with a hint.
 
     A worker is known by its id, which completions have under `worker`. From the newest line of metrics.jsonl:
@@ -257,7 +257,7 @@ def workers(snapshot: Snapshot, width: int, height: int) -> Drawn:
     run = snapshot.run
     names = run.workers()
     if not names:
-        return Drawn("workers", "local", (Text("sampled by the trainer itself", style=DIM),), news=False)
+        return PaneText("workers", "local", (Text("sampled by the trainer itself", style=DIM),), news=False)
     columns = dict(WORKER_COLUMNS)
     for spare in SPARE_COLUMNS:
         if max(map(len, names)) + 1 + sum(columns.values()) > width:
@@ -283,7 +283,7 @@ def workers(snapshot: Snapshot, width: int, height: int) -> Drawn:
             since = seconds_since(event.time, snapshot.now)
             ago = "" if since is None else f"{duration(since)} ago: "
             lines += wrapped(clean(f"{ago}{event.message}{hint}"), width, ORANGE, "  ")
-    return Drawn("workers", f"{up}/{len(names)}", tuple(lines[:height]))
+    return PaneText("workers", f"{up}/{len(names)}", tuple(lines[:height]))
 
 
 def _row(columns: Mapping[str, int], cells: Mapping[str, str]) -> str:
@@ -325,15 +325,15 @@ def _bytes(value: float | None) -> str:
     return f"{value:.1f} TB"
 
 
-def constraints(snapshot: Snapshot, width: int, height: int) -> Drawn:
+def constraints(snapshot: Snapshot, width: int, height: int) -> PaneText:
     """Return how each constraint of the stage stands, as the mean of the last steps: the share of rollouts that meet it
     (or the value), what it has to be, and the multiplier. The note is the reward that the constraints cost."""
     run, ascii = snapshot.run, snapshot.options.ascii
     lines = [line for one in _constraints_of(run) for line in _constraint(run, one, width, ascii=ascii)]
     if not lines:
-        return Drawn("constraints", "", (Text("this stage has none", style=DIM),), news=False)
+        return PaneText("constraints", "", (Text("this stage has none", style=DIM),), news=False)
     costs = run.recent("constraint/cost", MEAN_OVER)
-    return Drawn("constraints", f"cost {number(fmean(costs))} of reward" if costs else "", tuple(lines[:height]))
+    return PaneText("constraints", f"cost {number(fmean(costs))} of reward" if costs else "", tuple(lines[:height]))
 
 
 def _constraints_of(run: Run) -> tuple[Constraint, ...]:
@@ -418,7 +418,7 @@ def _entries(snapshot: Snapshot) -> list[tuple[tuple[str, int], str, str, int, s
     return found
 
 
-def sparklines(snapshot: Snapshot, width: int, height: int) -> Drawn:
+def sparklines(snapshot: Snapshot, width: int, height: int) -> PaneText:
     """Return the charts of a small terminal, a line for each. There is a head above if there is room, or if there are
     several runs."""
     head = [_head(snapshot, width)] if snapshot.others or height > len(CHARTS) else []
@@ -429,7 +429,7 @@ def sparklines(snapshot: Snapshot, width: int, height: int) -> Drawn:
     note, title = "  ".join([*levels, "1-9 enlarges"]), f"charts, reward: {rewarded(snapshot.run.weights())}"
     if snapshot.others or not snapshot.run.weights() or len(title) + len(note) + 6 > width:
         title = "charts"
-    return Drawn(title, note, (*head, *lines)[:height])
+    return PaneText(title, note, (*head, *lines)[:height])
 
 
 def _head(snapshot: Snapshot, width: int) -> Text:

@@ -26,7 +26,7 @@ from smolsum.runs.state import TROUBLE, RunState, progress, run_state
 from smolsum.watch.curves import RUNS
 from smolsum.watch.formats import DIM, RED, Rows, ending
 from smolsum.watch.panes import STATE_STYLE
-from smolsum.watch.widgets import Table
+from smolsum.watch.widgets import RowTable
 
 PORTION_S = 0.05
 """Seconds of reading after which the list of runs is drawn and keys work."""
@@ -131,7 +131,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
     RunSwitcher > Vertical { width: 120; max-width: 100%; height: 90%; border: round $foreground; padding: 0 1;
                              border-title-style: bold; background: $background; }
     RunSwitcher Input, RunSwitcher Input:focus { border: none; height: 1; padding: 0; background: $surface; }
-    RunSwitcher Table { border: none; }
+    RunSwitcher RowTable { border: none; }
     RunSwitcher Static { height: auto; color: $foreground 85%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -167,12 +167,12 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Filter(placeholder="type to filter by name, state or stage", select_on_focus=False)
-            yield Table()
+            yield RowTable()
             yield Static(id="queue")
             yield Static("enter shows  tab compares it, or those marked  space marks  ctrl-s sorts  esc back")
 
     def on_mount(self) -> None:
-        self.query_one(Table).can_focus = False
+        self.query_one(RowTable).can_focus = False
         self.set_interval(REFRESH_S, self._poll)
         self.call_after_refresh(self._poll)
 
@@ -180,14 +180,14 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
     def _filtered(self) -> None:
         self._show()
 
-    @on(Table.Clicked)
-    def _clicked(self, event: Table.Clicked) -> None:
+    @on(RowTable.Clicked)
+    def _clicked(self, event: RowTable.Clicked) -> None:
         """Show the run that the mouse chose."""
         self.dismiss([self._lines[event.row].paths])
 
     def action_go(self, by: int, paged: bool) -> None:
         """Move the bar by a line or a page while the filter has the keys."""
-        table = self.query_one(Table)
+        table = self.query_one(RowTable)
         table.to(table.cursor_row + by * (max(table.content_size.height - 1, 1) if paged else 1))
         if self._lines:
             self._at = self._lines[table.cursor_row].paths.root
@@ -225,7 +225,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         self._show()
 
     def _show(self) -> None:
-        query, table, box = self.query_one(Input).value, self.query_one(Table), self.query_one(Vertical)
+        query, table, box = self.query_one(Input).value, self.query_one(RowTable), self.query_one(Vertical)
         self._lines = self._runs.lines(query, self._sort)
         found = f"{len(self._lines)} of {len(self._runs)}" if query else str(len(self._runs))
         marked = f", {len(self._marked)} marked" if self._marked else ""

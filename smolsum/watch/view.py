@@ -18,10 +18,10 @@ from smolsum.runs.reader import Run
 from smolsum.watch.completions import Completions
 from smolsum.watch.grid_follower import GridFollower
 from smolsum.watch.model import Snapshot, ViewOptions
-from smolsum.watch.pages import PAGES, Page
+from smolsum.watch.pages import PAGES, ViewPage
 from smolsum.watch.panes import header, message
 from smolsum.watch.themes import DARK, LIGHT, filters
-from smolsum.watch.widgets import Table
+from smolsum.watch.widgets import RowTable
 
 POLL_S = 0.5
 CLOCK_S = 1.0
@@ -56,10 +56,10 @@ class RunView(App[None]):
     Screen > .screen--selection { background: $background; color: $foreground; text-style: reverse; }
     Toast { width: auto; max-width: 90%; padding: 0 1; }
     Input > .input--placeholder { color: $foreground 85%; }
-    Table, TextView, VerticalScroll { scrollbar-color: $foreground; scrollbar-background: $background; }
-    App.-ascii Pane, App.-ascii Table, App.-ascii TextView { border: ascii $foreground 50%; }
-    App.-ascii Table, App.-ascii TextView, App.-ascii VerticalScroll { scrollbar-size: 0 0; }
-    App.-ascii Question > Vertical, App.-ascii RunSwitcher > Vertical { border: ascii $foreground; }
+    RowTable, TextView, VerticalScroll { scrollbar-color: $foreground; scrollbar-background: $background; }
+    App.-ascii Pane, App.-ascii RowTable, App.-ascii TextView { border: ascii $foreground 50%; }
+    App.-ascii RowTable, App.-ascii TextView, App.-ascii VerticalScroll { scrollbar-size: 0 0; }
+    App.-ascii InputDialog > Vertical, App.-ascii RunSwitcher > Vertical { border: ascii $foreground; }
     """
     moment: reactive[Snapshot | None] = reactive(None, always_update=True)
     """what all widgets are drawn from"""
@@ -214,9 +214,9 @@ class RunView(App[None]):
         return self.screen_stack[0].query_one(TabbedContent).active or next(iter(PAGES))
 
     @property
-    def page(self) -> Page | Completions | None:
+    def page(self) -> ViewPage | Completions | None:
         pane = self.screen_stack[0].query_one(TabbedContent).active_pane
-        return cast("Page | Completions", pane.children[0]) if pane and pane.children else None
+        return cast("ViewPage | Completions", pane.children[0]) if pane and pane.children else None
 
     @property
     def browser(self) -> Completions | None:
@@ -245,7 +245,7 @@ class RunView(App[None]):
             return
         if name != "chart":
             event.tabbed_content.hide_tab("chart")
-        tables = list(event.pane.query(Table))
+        tables = list(event.pane.query(RowTable))
         if tables and not isinstance(self.screen.focused, Input):
             tables[0].focus()
         elif not tables:

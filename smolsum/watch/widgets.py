@@ -17,10 +17,10 @@ from textual.visual import VisualType
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static
 
-from smolsum.watch.formats import Drawn, Rows, cut
+from smolsum.watch.formats import PaneText, Rows, cut
 from smolsum.watch.model import Snapshot
 
-Draw = Callable[[Snapshot, int, int], Drawn]
+Draw = Callable[[Snapshot, int, int], PaneText]
 MOST_LINES = 12
 """Lines of a pane that is as high as what it says, at most."""
 CONTEXT = 2
@@ -77,18 +77,18 @@ class Pane(Static):
             self.show(self.snapshot)
 
 
-class Table(DataTable[VisualType], inherit_bindings=False):
+class RowTable(DataTable[VisualType], inherit_bindings=False):
     """Rows with a bar. The keys that it does not need are left to the app."""
 
     DEFAULT_CSS = """
-    Table { border: round $foreground 50%; border-title-color: $foreground; border-subtitle-color: $foreground;
+    RowTable { border: round $foreground 50%; border-title-color: $foreground; border-subtitle-color: $foreground;
             border-title-style: bold; height: 1fr; background: $background; background-tint: $background 0%;
             scrollbar-size: 1 1; }
-    Table:focus { background-tint: $background 0%; }
-    Table > .datatable--header { background: $background; color: $foreground; text-style: bold; }
-    Table > .datatable--cursor, Table:focus > .datatable--cursor { background: $background; color: $foreground;
+    RowTable:focus { background-tint: $background 0%; }
+    RowTable > .datatable--header { background: $background; color: $foreground; text-style: bold; }
+    RowTable > .datatable--cursor, RowTable:focus > .datatable--cursor { background: $background; color: $foreground;
             text-style: bold reverse; }
-    Table > .datatable--even-row, Table > .datatable--odd-row { background: $background; }
+    RowTable > .datatable--even-row, RowTable > .datatable--odd-row { background: $background; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "cursor_up", "up", show=False),
@@ -181,14 +181,14 @@ class TextView(VerticalScroll, can_focus=False):
         self.scroll_to(y=max(row - CONTEXT, 0) if row >= self.content_size.height else 0, animate=False)
 
 
-class Question(ModalScreen[str | None]):
+class InputDialog(ModalScreen[str | None]):
     """Asks for a line of text; escape and ctrl-c return None."""
 
     DEFAULT_CSS = """
-    Question { align: center middle; background: $background 60%; }
-    Question > Vertical { width: 70; max-width: 90%; height: auto; border: round $foreground; padding: 1 2;
+    InputDialog { align: center middle; background: $background 60%; }
+    InputDialog > Vertical { width: 70; max-width: 90%; height: auto; border: round $foreground; padding: 1 2;
                           background: $background; }
-    Question Input, Question Input:focus { border: none; height: 1; background: $surface; }
+    InputDialog Input, InputDialog Input:focus { border: none; height: 1; background: $surface; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c,ctrl+q", "dismiss", priority=True)]
 

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
-from smolsum.watch.app import WatchApp
+from smolsum.watch.app import WatchApp, settled
 
 ROUNDS = 6
 """so often a message may set off another, as a key does that opens a dialog, which loads, and takes the keys"""
@@ -95,6 +95,7 @@ async def walk(app: WatchApp, pilot: Pilot[None], *steps: Step) -> None:
             if callable(outcome):
                 assert outcome(app), f"after {deed!r}:\n{screen(app)}"
             elif isinstance(outcome, Looks):
+                await settled(app, pilot)
                 golden(outcome, screen(app))
             elif isinstance(outcome, On):
                 await until(

@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 from smolsum.files import to_json
 from smolsum.runs.control import is_requested
 from smolsum.runs.reader import Run, read_run
-from smolsum.watch.app import WatchApp, plain_page
+from smolsum.watch.app import WatchApp, plain_page, settled
 from smolsum.watch.charts import Chart
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.pages import PAGES
@@ -29,6 +29,7 @@ def test_screens(tmp_path: Path, size: tuple[int, int]) -> None:
     paths = make_run(tmp_path)
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await settled(app, pilot)
         text = screen(app)
         golden(f"screen-{size[0]}x{size[1]}.txt", text)
         shown.append(text.splitlines()[:-1])

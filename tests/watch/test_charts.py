@@ -28,7 +28,7 @@ from smolsum.watch.axes import (
 )
 from smolsum.watch.charts import GUTTER, MIN_ROWS_WITH_AXIS, chart, log_is_possible, parts_of, step_at
 from smolsum.watch.curves import CHARTS, chart_named, letters
-from smolsum.watch.formats import Drawn
+from smolsum.watch.formats import PaneText
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.panes import header, sparklines
 
@@ -69,7 +69,7 @@ def cells(line: str) -> Sequence[str]:
     return [char if 0x2800 < ord(char) < 0x2900 else " " for char in line]
 
 
-def inked(pane: Drawn) -> int:
+def inked(pane: PaneText) -> int:
     """The characters of a chart that a curve touches."""
     return sum(char != " " for line in pane.lines[:-1] for char in cells(line.plain))
 
