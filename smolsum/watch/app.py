@@ -110,7 +110,7 @@ class WatchApp(RunView):
         page = self.query_one("#completions Completions", Completions)
         self.action_open("completions")
         page.show(self.snapshot())
-        if before and before is not page:
+        if before and before is not page and before.display:
             page.take(before)
         return page
 
