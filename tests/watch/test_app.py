@@ -115,7 +115,7 @@ def test_asks_nothing_of_others(tmp_path: Path, readonly: bool) -> None:
         keys = screen(app).splitlines()[-1]
         return "space" not in keys and "S stop" not in keys and "q quit" in keys
 
-    play(paths, ("", offers_neither), ("space", why), ("S", why), readonly=readonly)
+    play(paths, ("", "q quit", offers_neither), ("space", why), ("S", why), readonly=readonly)
     assert not is_requested(paths, "pause")
 
 
