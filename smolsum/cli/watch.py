@@ -20,8 +20,8 @@ from smolsum.cli.options import RunsFlag, runs_folder
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
+    from smolsum.runs.grid_follower import GridView
     from smolsum.runs.paths import RunPaths
-    from smolsum.watch.grid_follower import GridView
 
 VERBS = {"paused": "stays paused", "pausing": "pauses after its step", "stopping": "stops after its step"}
 MOST_OTHERS = 9

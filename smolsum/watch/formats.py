@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from textwrap import wrap
 
 from rich.text import Text
@@ -42,14 +41,6 @@ def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Te
     """Return a paragraph in lines of at most `width` cells."""
     found = wrap(text, max(width, 8), initial_indent=indent, subsequent_indent=indent) or [""]
     return [Text(line, style=style) for line in found]
-
-
-def time_of_day(stamp: str, form: str = "%H:%M:%S") -> str:
-    """Return the local time of day of a time in a run's files; nothing for anything else."""
-    try:
-        return datetime.fromisoformat(stamp).astimezone().strftime(form)
-    except ValueError:
-        return ""
 
 
 def cut(text: Text, width: int, *, ascii: bool = False) -> Text:

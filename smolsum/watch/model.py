@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Any
 
 from smolsum.files import finite
+from smolsum.runs.alerts import find_alerts
+from smolsum.runs.grid_follower import GridView, grid_of
 from smolsum.runs.reader import Run
 from smolsum.runs.state import RunState, pace, run_state
-from smolsum.watch.alerts import find_alerts
-from smolsum.watch.grid_follower import GridView, grid_of
 
 SCHEMA_VERSION = 1
 MAX_EVENTS = 10

@@ -15,11 +15,11 @@ from smolsum.config.constraints import Constraint, parse_constraints
 from smolsum.config.presets import leaves
 from smolsum.console import duration
 from smolsum.errors import UsageError
+from smolsum.runs.alerts import Alert, find_alerts
 from smolsum.runs.reader import Run
 from smolsum.runs.records import NOTES, Status
 from smolsum.runs.samples import clean
-from smolsum.runs.state import TROUBLE, mean_step, pace, seconds_since
-from smolsum.watch.alerts import Alert, find_alerts
+from smolsum.runs.state import TROUBLE, mean_step, pace, seconds_since, time_of_day
 from smolsum.watch.axes import Axis, window
 from smolsum.watch.charts import MIN_SPARKLINE, sparkline, sparkline_room
 from smolsum.watch.curves import CHARTS, RUNS, rewarded
@@ -36,7 +36,6 @@ from smolsum.watch.formats import (
     cut,
     ending,
     number,
-    time_of_day,
     wrapped,
 )
 from smolsum.watch.model import Snapshot

@@ -13,10 +13,10 @@ from textual.filter import LineFilter
 from textual.reactive import reactive
 from textual.widgets import Footer, Input, Static, TabbedContent, TabPane, Tabs
 
+from smolsum.runs.grid_follower import GridFollower
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.watch.completions import Completions
-from smolsum.watch.grid_follower import GridFollower
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.pages import PAGES, ViewPage
 from smolsum.watch.panes import header, message
