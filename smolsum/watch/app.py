@@ -79,7 +79,7 @@ class WatchApp(RunView):
         """End a search; then show what was listed before; then go to the first page."""
         said = self.page.back() if isinstance(self.page, Completions | Metrics) else None
         if self.screen.query("HelpPanel"):
-            self.action_hide_help_panel()
+            self.action_keys()
         elif said is None:
             self.action_open("overview")
         elif said:
@@ -119,6 +119,7 @@ class WatchApp(RunView):
             self.action_hide_help_panel()
         else:
             self.action_show_help_panel()
+        self.screen.refresh_bindings()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Every action by its name; Textual's palette of commands asks for them."""

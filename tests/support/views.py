@@ -17,7 +17,7 @@ from smolsum.runs.reader import Run
 from smolsum.watch.app import WatchApp, settled
 
 ROUNDS = 6
-"""so often a message may set off another, as a key does that opens a dialog, which loads, and takes the keys"""
+"""turns of the loop in which nothing is left to do, until what was set off is done"""
 Script = Callable[[WatchApp, Pilot[None]], Awaitable[None]]
 
 
@@ -56,17 +56,19 @@ or a fact that holds of the view."""
 
 
 def drive(app: WatchApp, script: Script, size: tuple[int, int] = (120, 40)) -> WatchApp:
-    """Runs the app with a script of keys. Each key waits until what it set off is done, where Textual's own pilot
-    waits until the processor seems idle."""
-    pilot: Pilot[None]
+    """Runs the app with a script of keys. Each key waits until no widget has a message and the screen nothing to draw,
+    where Textual's own pilot waits until the processor seems idle."""
 
     async def settle(*_: object) -> None:
-        for _round in range(ROUNDS):
+        quiet = 0
+        while quiet < ROUNDS:
             await asyncio.sleep(0)
-            await pilot._wait_for_screen(PATIENCE_S)
+            busy = any(one.is_running and one.message_queue_size for one in (app, *app._registry))
+            quiet = 0 if busy else quiet + 1
+            if not busy and app.is_running:
+                app.screen._on_timer_update()  # what waits for the next drawing
 
     async def run() -> None:
-        nonlocal pilot
         async with app.run_test(size=size, notifications=True) as pilot:
             await pilot.pause()
             await script(app, pilot)
