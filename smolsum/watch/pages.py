@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from rich.text import Text
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, VerticalScroll
 from textual.message import Message
@@ -24,6 +24,8 @@ MAX_NAME = 44
 """Characters of a metric's name; of a longer one the end is shown."""
 MANY = 1_000_000
 """More than the lines of any page."""
+SPARKLINES = 13
+"""Lines of the pane that has a line for each chart: nothing is below it on a page that is no higher."""
 
 
 class ViewPage(Container):
@@ -47,6 +49,7 @@ class ViewPage(Container):
     .-narrow Overview.-quiet Chart, .-low Overview.-quiet Chart { display: none; }
     .-narrow Overview #sparklines, .-low Overview #sparklines { display: block; }
     .-narrow Overview #charts, .-low Overview #charts { layout: vertical; height: 1fr; }
+    .-narrow Overview.-lowest #charts, .-low Overview.-lowest #charts { display: none; }
     Compare #states { height: auto; max-height: 50%; }
     Compare Horizontal { height: 1fr; }
     Charts { layout: grid; grid-size: 3; grid-rows: 1fr; }
@@ -80,6 +83,9 @@ class Overview(ViewPage):
                             yield Pane(draw)
                 yield Chart(spec, id=f"chart{place}", classes="-more" if place >= CARD else "")
         yield Completions()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.height <= SPARKLINES, "-lowest")
 
     def show(self, snapshot: Snapshot) -> None:
         super().show(snapshot)
