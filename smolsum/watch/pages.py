@@ -200,7 +200,7 @@ class Metrics(ViewPage):
         search.focus()
 
     def back(self) -> str | None:
-        """Put the filter away; None where there is none."""
+        """Put the filter away; None without a filter."""
         search = self.query_one(Input)
         if not search.display:
             return None
