@@ -227,10 +227,6 @@ class Metrics(ViewPage):
 class Results(ViewPage):
     """What each stage did to the headline metrics, above the charts of the reward and of validations."""
 
-    DEFAULT_CSS = (
-        "Results Horizontal { height: 1fr; } .-narrow Results Horizontal, .-low Results Horizontal { display: none; }"
-    )
-
     def compose(self) -> ComposeResult:
         yield RowTable(show_cursor=False)
         with Horizontal():
