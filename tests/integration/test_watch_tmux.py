@@ -91,14 +91,19 @@ def test_beside_a_training(terminal: Terminal, tmp_path: Path) -> None:
     assert f"{len(first['token_ids']) - 1}" in page
     assert f"{first['advantage']:+.2f}" in page
     terminal.keys("Tab", "Tab")
-    page = terminal.until("[metrics]")
-    for key in ("reward", "reward_std", "entropy", "perf/rollout_s"):
+    terminal.until("╭─ metrics ")
+    for key in ("reward", "reward_std", "entropy", "perf/rollout_s"):  # filtered: a real run has more than fit
+        terminal.keys("/")
+        terminal.until("metrics with this in their name")
+        terminal.keys(*key, "Enter")
+        page = terminal.until(f"/{key} ")
         assert number(last[key]) in next(line for line in page.splitlines() if f" {key} " in line), (key, page)
+        terminal.keys("Escape")
     terminal.keys("BTab", "BTab")
-    terminal.until("[overview]")
+    terminal.until("╭─ loss ")
     for width, height in ((80, 24), (200, 60), (120, 40)):
         terminal.resize(width, height)
-        terminal.until("[summary]" if width == 80 else "[overview]")
+        terminal.until("╭─ charts" if width == 80 else "╭─ loss ")
         assert f"step {last['step']}/" in terminal.until("PAUSED")
 
     terminal.keys("Space")
