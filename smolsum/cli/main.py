@@ -17,6 +17,7 @@ from smolsum.cli.doctor import doctor
 from smolsum.cli.evaluate import baseline, evaluate
 from smolsum.cli.export import export, push
 from smolsum.cli.options import Invocation, command
+from smolsum.cli.plan import plan
 from smolsum.cli.report import report
 from smolsum.cli.runs import runs
 from smolsum.cli.serve_worker import serve_worker
@@ -110,6 +111,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "baseline": baseline,
     "eval": evaluate,
     "stats": stats,
+    "plan": plan,
     "report": report,
     "export": export,
     "push": push,

@@ -23,6 +23,14 @@ def report(
             show_default=False,
         ),
     ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help="The plan of `smolsum plan`: say what was planned, and what was looked at afterwards.",
+            show_default=False,
+        ),
+    ] = None,
     runs_dir: RunsFlag = None,
 ) -> None:
     """Write the tables and figures of a study from its runs; print the file.
@@ -36,11 +44,13 @@ def report(
     Runs that are damaged, unfinished or of another kind are left out with a warning. The same runs give the same bytes.
     """
 
+    from smolsum.results.analysis_plan import read_plan
     from smolsum.results.report.build import build
     from smolsum.results.report.collect import gather
     from smolsum.results.report.compatibility import comparable
     from smolsum.results.report.write import write
 
+    planned = read_plan(plan) if plan else None
     inputs = comparable(gather(runs, runs_folder(runs_dir)))
     for one in inputs.left_out:
         console.warn(f"{one.name} is left out: {one.reason}" + (f" ({one.command})" if one.command else ""))
@@ -48,4 +58,4 @@ def report(
         console.warn(notice)
     alone = inputs.trained[0].paths.root if len(runs) == 1 and len(inputs.trained) == 1 else None
     folder = output or (alone / "report" if alone else Path("report"))
-    console.data(str(write(build(inputs), folder, form)))
+    console.data(str(write(build(inputs, planned), folder, form)))

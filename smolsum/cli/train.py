@@ -84,6 +84,14 @@ def train(
             "of them) or 'meteor >= 0.3' (their mean); repeatable; none: no constraint.  [default: the strategy's]",
         ),
     ] = None,
+    guard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOW",
+            help="Where a reward is paid for with what it does not see, such as wrong facts: warn, stop, rollback to "
+            "before that, or off.  [default: warn]",
+        ),
+    ] = None,
     plugin: PluginFlag = None,
     preset: PresetFlag = None,
     config: Annotated[
@@ -164,6 +172,7 @@ def train(
         "task.name": task,
         "run.plugins": named.files,
         "grpo.constraints": None if constraint is None else "; ".join(one for one in constraint if one != "none"),
+        "train.guard": guard,
         "train.seed": seed,
         "run.name": name,
         "run.dir": runs_dir,

@@ -138,6 +138,10 @@ def _of_difficulty(config: Config, task: ConfigurableTask) -> Iterator[Problem]:
         if difficulty.adapt and config.stages[name].mix_end:
             what = f"moves the mix of stage {name}, and so does its mix_end"
             yield Problem("difficulty.adapt", what, f"--set difficulty.adapt=0, or leave stages.{name}.mix_end out")
+    moving = [name for name in mixed if difficulty.adapt or config.stages[name].mix_end]
+    if config.train.skip_untaught and moving:
+        what = f"skips prompts in their order, and the mix of stage {moving[0]} moves with the steps"
+        yield Problem("train.skip_untaught", what, "--set train.skip_untaught=0, or a mix that stays")
     if by == "none":
         for name, mix in mixed.items():
             if not task.prompts.category:

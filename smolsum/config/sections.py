@@ -314,6 +314,13 @@ class TrainConfig:
     """Passes whose gradients are summed for one optimizer step."""
     refill_rounds: fields.Count = 0
     """Times that a step samples more prompts to replace groups whose rewards are all equal."""
+    skip_untaught: fields.Decay = 0.0
+    """Probability of skipping a prompt whose last group taught nothing, since its rewards were all equal; the more
+    such groups in a row, the higher (GRESO, arXiv:2506.02177). It acts from the second epoch on; 0: none is skipped."""
+    guard: fields.Guard = "warn"
+    """What happens where a reward is paid for with something that the task measures and the stage does not reward, such
+    as wrong facts or repetition: a warning, or the run stops (`stop`), or it goes back to the last checkpoint before
+    that and continues from there with half the learning rate (`rollback`); `off`: nothing is watched."""
     validate_every: fields.Count = 25
     """Optimizer steps between validations; 0: no validation."""
     validation_prompts: fields.PositiveCount = 50

@@ -19,8 +19,8 @@ from smolsum.config.targets import TARGET
 from smolsum.console import current_hook
 from smolsum.errors import PluginError, SmolsumError
 from smolsum.grpo.advantages import likelihood_advantages, most_spread, step_advantages, teaches_nothing, zero_spread
+from smolsum.grpo.constrained_values import columns_needed, signals_needed
 from smolsum.grpo.constrained_values import measure as measure_constraints
-from smolsum.grpo.constrained_values import signals_needed
 from smolsum.grpo.constraints import Bounded
 from smolsum.grpo.prompt_order import PromptOrder
 from smolsum.grpo.stateful import Stateful
@@ -28,7 +28,7 @@ from smolsum.policy import distributed
 from smolsum.rewards.combine import score_and_combine
 from smolsum.rewards.signal import Background, RewardLog, Signal, TrainerState, Values
 from smolsum.rollout.source import GroupRequest, Source
-from smolsum.tasks.base import Measure
+from smolsum.tasks.base import Measure, MetricRow
 from smolsum.tasks.text_metrics import repeated_trigrams
 from smolsum.types import Prompt, RolloutGroup
 
@@ -39,14 +39,15 @@ WITHOUT_REWARD = 10
 @dataclass(frozen=True)
 class Batch:
     """Groups with their PxG signals by name, PxG totals (float64, NaN where a rollout could not be scored), whether
-    a group teaches nothing (boolean (P,)), what the stage's constraints bound, and what users' rewards logged: columns
-    of PxG values, and numbers."""
+    a group teaches nothing (boolean (P,)), what the stage's constraints bound, the task's measures of each rollout
+    (empty where nothing needs them), and what users' rewards logged: columns of PxG values, and numbers."""
 
     groups: list[RolloutGroup]
     scores: dict[str, list[list[float | None]]]
     totals: Any
     untaught: Any
     measured: tuple[Bounded, ...] = ()
+    measures: Sequence[Sequence[MetricRow]] = ()
     extra: Mapping[str, list[list[Any]]] = field(default_factory=dict)
     logged: Mapping[str, list[float]] = field(default_factory=dict)
 
@@ -62,7 +63,8 @@ class Batch:
         logged = {
             name: [*self.logged.get(name, []), *other.logged.get(name, [])] for name in {**self.logged, **other.logged}
         }
-        return Batch(self.groups + other.groups, scores, totals, untaught, measured, extra, logged)
+        measures = [*self.measures, *other.measures]
+        return Batch(self.groups + other.groups, scores, totals, untaught, measured, measures, extra, logged)
 
     def logged_means(self) -> dict[str, float]:
         """Return the mean of each number that users' rewards logged."""
@@ -79,7 +81,9 @@ class Batch:
         chosen = list(places)
         extra = {name: [rows[p] for p in places] for name, rows in self.extra.items()}
         groups = [self.groups[p] for p in places]
-        return Batch(groups, scores, self.totals[chosen], self.untaught[chosen], measured, extra, self.logged)
+        measures = [self.measures[p] for p in places] if self.measures else ()
+        totals, untaught = self.totals[chosen], self.untaught[chosen]
+        return Batch(groups, scores, totals, untaught, measured, measures, extra, self.logged)
 
     def keep(self, places: Sequence[Sequence[int]]) -> Batch:
         """Return all groups with their rollouts at these places, as many of each group."""
@@ -92,7 +96,8 @@ class Batch:
         totals = np.take_along_axis(self.totals, np.array(places), axis=1)
         measured = tuple(one.keep(places) for one in self.measured)
         scores, extra = ({name: kept(rows) for name, rows in one.items()} for one in (self.scores, self.extra))
-        return Batch(groups, scores, totals, self.untaught, measured, extra, self.logged)
+        measures = kept(self.measures) if self.measures else ()
+        return Batch(groups, scores, totals, self.untaught, measured, measures, extra, self.logged)
 
     def rows(self, advantages: Mapping[int, Mapping[int, float]]) -> list[dict[str, Any]]:
         """Return one row for each rollout, as the run directory keeps it.
@@ -134,17 +139,20 @@ class BatchSampler:
         signals: Mapping[str, Signal],
         measure: Measure,
         *,
+        watches: bool = False,
         first_step: int,
         steps: int,
         run_steps: int,
         parts: Sequence[Stateful] = (),
         mark: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`signals` are the task's, `measure` is how it measures a completion; `first_step` is the number in the run of
-        the stage's first step, `steps` how many the stage has and `run_steps` the run; `parts` adapt its weights;
+        """`signals` are the task's; `measure` is how it measures a completion: each one if it `watches`, else only
+        where a constraint needs it; `first_step` is the number in the run of the stage's first step, `steps` how many
+        the stage has and `run_steps` the run; `parts` adapt its weights;
         `mark` is called with the name of each timed part as it ends."""
         self.source, self.order, self.config, self.stage, self.signals = source, order, config, stage, signals
         self._constraints, self._measure = parse_constraints(stage.constraints), measure
+        self._measures_all = watches or columns_needed(self._constraints, signals)
         # what constraints bound is computed even where it is not rewarded
         self._unrewarded_weights = dict.fromkeys(signals_needed(self._constraints, signals), 0.0)
         self._first_step, self._steps, self._run_steps = first_step, steps, run_steps
@@ -214,20 +222,21 @@ class BatchSampler:
         state = TrainerState(self._first_step + k - 1, self._run_steps)  # updates done, without that of this step
         log = RewardLog([len(group.rollouts) for group in groups], state)
 
-        def score() -> tuple[dict[str, Values], Values, tuple[Bounded, ...]]:
-            scores, totals = score_and_combine(groups, weights, self.config, self.signals, log)
-            if not self._constraints:
-                return scores, totals, ()
-            return scores, totals, measure_constraints(self._constraints, groups, scores, self.config, self._measure)
+        def score() -> tuple[dict[str, Values], Values, list[list[MetricRow]]]:
+            found = score_and_combine(groups, weights, self.config, self.signals, log)
+            every = groups if self._measures_all else []
+            return *found, [[self._measure(group.prompt, rollout) for rollout in group.rollouts] for group in every]
 
-        scores, totals, measured = distributed.together(score)
+        scores, totals, measures = distributed.together(score)
+        bounded = self._constraints
+        measured = measure_constraints(bounded, groups, scores, measures, self.config) if bounded else ()
         self._mark("score_s")
         totals_PG = np.array(totals, dtype=np.float64)
         alike = teaches_nothing(totals_PG, scores, rewards, scale=self.config.grpo.advantage_scale)
         untaught = np.all([alike, *(zero_spread(one.progress) for one in measured)], axis=0)
         if self.stage.learn == "references":
             untaught = np.zeros_like(untaught)  # a single text teaches without anything to compare it with
-        return Batch(groups, scores, totals_PG, untaught, measured, log.columns(), log.metrics())
+        return Batch(groups, scores, totals_PG, untaught, measured, measures, log.columns(), log.metrics())
 
     def _request(self, k: int, prompts: list[Prompt], first_place: int) -> GroupRequest:
         # the temperature of the step that learns from the rollouts, also where they are sampled ahead

@@ -13,7 +13,7 @@ from smolsum.errors import UsageError, nearest
 from smolsum.grpo.constraints import Bounded
 from smolsum.rewards.signal import Signal, Values
 from smolsum.tasks import TASKS
-from smolsum.tasks.base import Measure
+from smolsum.tasks.base import Measure, MetricRow
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 
@@ -22,18 +22,21 @@ def signals_needed(constraints: Sequence[Constraint], signals: Mapping[str, Sign
     return [one.measured for one in constraints if one.measured in signals and one.measured != LENGTH]
 
 
+def columns_needed(constraints: Sequence[Constraint], signals: Mapping[str, Signal]) -> bool:
+    """Return whether a constraint bounds a column of what the task measures."""
+    return any(one.measured != LENGTH and one.measured not in signals for one in constraints)
+
+
 def measure(
     constraints: Sequence[Constraint],
     groups: Sequence[RolloutGroup],
     scores: Mapping[str, Values],
+    rows: Sequence[Sequence[MetricRow]],
     config: Config,
-    measure_one: Measure,
 ) -> tuple[Bounded, ...]:
     """Return what each constraint bounds, of the groups' rollouts: their length, a signal in `scores`, or a column of
-    the task's measures, which are taken only where a constraint names one."""
+    what the task measures of them, in `rows`."""
     count = TASKS[config.task.name].targets.length(config)
-    columns = {one.measured for one in constraints} - {LENGTH} - scores.keys()
-    rows = [[measure_one(group.prompt, rollout) for rollout in group.rollouts] for group in groups] if columns else []
     found = []
     for one in constraints:
         if one.measured == LENGTH:

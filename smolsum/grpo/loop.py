@@ -21,6 +21,7 @@ from smolsum.grpo.constraints import Multipliers
 from smolsum.grpo.credit import EndCredit, sentence_ends
 from smolsum.grpo.difficulty import planned_kinds
 from smolsum.grpo.evaluations import START, evaluate
+from smolsum.grpo.guard import open_guard
 from smolsum.grpo.hindsight import add_hindsight
 from smolsum.grpo.keeper import Keeper, RunKeeper
 from smolsum.grpo.learning_rate import learning_rate
@@ -96,10 +97,11 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
     order = open_order(session, setup, source.depth)
     multipliers = Multipliers(parse_constraints(stage.constraints), config.grpo)
     parts = (order, RewardBalance(config.grpo), multipliers)  # what changes with the steps; yours is one more
-    session.adopt(*parts)
+    guard = open_guard(config, stage, setup.task.evaluation)
+    session.adopt(*parts, guard)
     sampler = BatchSampler(
-        source, order, config, stage, setup.task.rewards.signals, setup.measure,
-        first_step=first_step, steps=steps, run_steps=run_steps, parts=parts, mark=mark,
+        source, order, config, stage, setup.task.rewards.signals, setup.measure_rollout or setup.measure,
+        watches=bool(guard.watched), first_step=first_step, steps=steps, run_steps=run_steps, parts=parts, mark=mark,
     )  # fmt: skip
     at_ends = setup.task.rewards.end_signals if config.grpo.length_credit == "ends" else []
     ends = sentence_ends(policy.tokenizer) if at_ends else frozenset()
@@ -124,7 +126,10 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
             )  # fmt: skip
             metrics |= copied
         mark("fwd_bwd_s")
-        metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps))
+        metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps) * guard.rate)
+        metrics |= guard.look(batch.measures, learned.by_place)
+        if guard.alarms:
+            session.heed(guard, optimizer)  # warns, stops, or goes back
         metrics["perf/peak_memory_gb"] = peak_gb()
         mark("optimizer_s")
         source.publish(at.step)

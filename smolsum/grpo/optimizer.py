@@ -33,18 +33,23 @@ class Optimizer:
     """
 
     def __init__(self, model: nn.Module, config: OptimizerConfig, *, seed: int = 0) -> None:
-        self.config, self.seed, self.steps = config, seed, 0
+        self.config, self.seed = config, seed
+        # one pass over the arrays where MLX can compile
+        self._fused_update = mx.compile(partial(_adam_update, config))
+        self.reset(model)
+
+    def reset(self, model: nn.Module) -> None:
+        """Begin at the weights of the model."""
+        self.steps = 0
         served = dict(tree_flatten(model.trainable_parameters()))
         first, second = {
             "masters": (mx.float32, mx.float32),
             "stochastic": (mx.bfloat16, mx.float32),
             "study": (None, None),
-        }[config.precision]
+        }[self.config.precision]
         self.m = {name: mx.zeros(p.shape, first or p.dtype) for name, p in served.items()}
         self.v = {name: mx.zeros(p.shape, second or p.dtype) for name, p in served.items()}
-        # one pass over the arrays where MLX can compile
-        self._fused_update = mx.compile(partial(_adam_update, config))
-        self.masters = {name: p.astype(mx.float32) for name, p in served.items() if config.precision == "masters"}
+        self.masters = {name: p.astype(mx.float32) for name, p in served.items() if self.config.precision == "masters"}
         self._at_rest = True  # the moments are zero
 
     def step(self, model: nn.Module, gradients: dict[str, Any], rate: float) -> dict[str, float]:

@@ -13,6 +13,8 @@ from smolsum.config.stages import epoch_counts, kinds_by_place, mean_mix
 from smolsum.grpo.stateful import Sampled, Stateful
 from smolsum.types import Prompt
 
+MOST_SKIPPED = 0.95
+"""the largest probability of skipping a prompt, so that each one is looked at again"""
 SHARPNESS = 4.0
 """exponent by which a kind that teaches all there is to teach outweighs one that teaches nothing: about 50 to 1"""
 
@@ -182,3 +184,45 @@ class LearningOrder(DrawnOrder):
     def load(self, state: Any) -> None:
         super().load(state)
         self._teaches, self._promised, self._given = state["teaches"], state["promised"], state["given"]
+
+
+class SkippingOrder(DrawnOrder):
+    """An order that skips prompts whose groups taught nothing the last times (`train.skip_untaught`, after GRESO,
+    arXiv:2506.02177, section 4): after z such groups in a row with the probability 1 - (1 - p)^z."""
+
+    def __init__(
+        self, prompts: Sequence[Prompt], config: Config, stage: str, kinds: Sequence[str], **more: Any
+    ) -> None:
+        super().__init__(prompts, config, stage, kinds, **more)
+        self._kept_share = 1.0 - config.train.skip_untaught
+        self._untaught: dict[str, int] = {}
+        """by prompt, the groups in a row that taught nothing, where there are any"""
+        self._place, self._skipped = 0, 0
+
+    def draw(self) -> list[int]:
+        """Go on in the shuffled prompts, leaving out those that are skipped."""
+        found: list[int] = []
+        while len(found) < self.size:
+            epoch, row = divmod(self._place, self._epoch)
+            chosen = int(self._shuffled(epoch, "")[row])
+            kept = max(self._kept_share ** self._untaught.get(self.prompts[chosen].id, 0), 1.0 - MOST_SKIPPED)
+            if np.random.default_rng([self.seed, self._stage_number, epoch, row]).random() < kept:
+                found.append(chosen)
+            else:
+                self._skipped += 1
+            self._place += 1
+        return found
+
+    def learn(self, sampled: Sampled) -> Mapping[str, float]:
+        """Count on. The metric is the share of all prompts so far that were skipped."""
+        for group, same in zip(sampled.groups, sampled.untaught, strict=True):
+            name = group.prompt.id
+            self._untaught[name] = self._untaught.get(name, 0) + 1 if same else 0
+        return {"order/skipped_frac": self._skipped / max(1, self._place)}
+
+    def state(self) -> Any:
+        return super().state() | {"untaught": self._untaught, "place": self._place, "skipped": self._skipped}
+
+    def load(self, state: Any) -> None:
+        super().load(state)
+        self._untaught, self._place, self._skipped = state["untaught"], state["place"], state["skipped"]

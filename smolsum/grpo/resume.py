@@ -13,6 +13,7 @@ from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.files import to_json
+from smolsum.grpo.guard import LAST
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.setup.fingerprints import stage_fingerprint
 from smolsum.policy import distributed
@@ -67,6 +68,14 @@ def resume_point(steps: Mapping[str, int], whole: Sequence[Checkpoint]) -> int:
         if point != end:
             break
     return point
+
+
+def safe_step(config: Config, start: int, step: int) -> int:
+    """Return the step whose checkpoint a rollback at `step` goes back to, in a stage that begins after step `start`:
+    the last that `train.checkpoint_every` asked for before the guard's newest steps, else the stage's start. Others,
+    such as those of a pause, do not count: a run that was never paused has none."""
+    every = config.train.checkpoint_every
+    return start + max(0, step - start - LAST) // every * every
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -157,6 +166,8 @@ class StageCheckpoints:
         checkpoints.save(self._paths, step, write, meta)
         ends = {span(self._steps, stage)[1] for stage in self._steps}
         kept = ends | {found["step"] for found in self._best.values() if found}
+        if self._config.train.guard == "rollback":
+            kept |= set(range(safe_step(self._config, start, step), step))
         checkpoints.prune(self._paths, self._config.train.keep_checkpoints, kept | set(self._busy()))
         return True
 

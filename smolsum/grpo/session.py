@@ -7,15 +7,17 @@ from typing import Any
 
 from smolsum.config.sections import Config
 from smolsum.errors import SmolsumError
+from smolsum.grpo.guard import RETRY, Guard
 from smolsum.grpo.keeper import Keeper
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.progress import StepClock
-from smolsum.grpo.resume import OPTIMIZER, fingerprints, read_state, span
-from smolsum.grpo.setup.prepare import Setup
+from smolsum.grpo.resume import OPTIMIZER, fingerprints, read_state, safe_step, span
+from smolsum.grpo.setup.prepare import Setup, load_shapes
 from smolsum.grpo.stateful import Stateful
 from smolsum.grpo.system_metrics import SystemMeter
 from smolsum.policy import distributed
 from smolsum.policy.load import snapshot
+from smolsum.policy.weights import begin_again, load_trained
 from smolsum.runs.checkpoints import Checkpoint
 
 
@@ -36,6 +38,7 @@ class Session:
         self.reference = self._run_start = None
         self._restored: Checkpoint | None = None
         self._leaving = False  # whether a pause or a stop follows, before which every step is saved
+        self._alarm: SmolsumError | None = None  # with which the guard ends the run
 
     def begin(self, setup: Setup, plan: Mapping[str, int], started: Callable[[Path], None]) -> None:
         """Take over the setup and the steps by stage, and find out where to continue; `started` gets the run's
@@ -96,8 +99,11 @@ class Session:
             self._system.start()
             yield k
             # all ranks leave together, or the others would wait for one that has ended
-            self._leaving = distributed.any_rank(self.stop_requested or self.keeper.is_requested())
+            requested = self.stop_requested or self.keeper.is_requested() or self._alarm is not None
+            self._leaving = distributed.any_rank(requested)
             self._save(optimizer)
+            if self._alarm:
+                raise self._alarm
             if self._leaving and distributed.any_rank(not self._pause()):
                 raise self.keeper.stopped()
             self.at.in_step = False
@@ -114,6 +120,38 @@ class Session:
             if self.should_stop():
                 raise self.keeper.stopped() from None
             raise
+
+    def heed(self, guard: Guard, optimizer: Optimizer) -> None:
+        """Tell the user of the guard's alarms, and do what `train.guard` says: nothing more, stop once the step is
+        saved, or go back."""
+        how, worse = self.config.train.guard, " and ".join(map(str, guard.alarms))
+        sentence = f"the reward pulls what has got worse since the stage began: {worse}"
+        if how == "stop":
+            self._alarm = SmolsumError(f"stopped by the guard after step {self.at.step}: {sentence}", hint=RETRY)
+            return
+        advice = f"{RETRY}; --guard stop or rollback acts by itself"
+        self.keeper.notify("guard", sentence, hint=advice if how == "warn" else "")
+        if how == "rollback":
+            guard.begin_again()
+            self._go_back(optimizer)
+
+    def _go_back(self, optimizer: Optimizer) -> None:
+        """Give model and optimizer the state of the last checkpoint that was due before the guard's newest steps, or
+        that of the stage's start."""
+        policy, (start, _) = self.setup.policy, span(self.at.plan, self.at.stage)
+        step = safe_step(self.config, start, self.at.step)
+        folder = self.keeper.checkpoint(step) if step else None
+        if folder:
+            load_trained(policy, folder)
+        elif distributed.leads():
+            begin_again(policy, load_shapes(self.config))
+        if folder and (step > start or self.config.optimizer.between_stages == "kept"):
+            optimizer.load(folder / OPTIMIZER, policy.model)
+        else:
+            optimizer.reset(policy.model)
+        policy.model.update(distributed.from_first(policy.model.trainable_parameters()))
+        optimizer.follow_first()
+        self.keeper.notify("rolled_back", f"back to the weights of step {step}, with half the learning rate")
 
     def log(self, metrics: Mapping[str, float], rollouts: Sequence[Mapping[str, Any]]) -> None:
         """Count a finished step and write it down: its metrics with the clock's times and the process's load, and a row

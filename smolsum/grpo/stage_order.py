@@ -5,7 +5,7 @@ from statistics import fmean
 
 from smolsum.config.stages import stage_at
 from smolsum.grpo.difficulty import described, in_bands, known_values, planned_kinds
-from smolsum.grpo.prompt_order import LearningOrder, PromptOrder
+from smolsum.grpo.prompt_order import LearningOrder, PromptOrder, SkippingOrder
 from smolsum.grpo.session import Session
 from smolsum.grpo.setup.prepare import Setup
 from smolsum.policy import distributed
@@ -36,6 +36,8 @@ def open_order(session: Session, setup: Setup, ahead: int = 0) -> PromptOrder:
     ask = setup.writer.at_steps(name, steps) if setup.writer else None
     if stage.mix and settings.adapt:
         return LearningOrder(prompts, config, name, kinds, ahead=ahead, steps=steps, ask=ask)
+    if config.train.skip_untaught:
+        return SkippingOrder(prompts, config, name, kinds, ahead=ahead, steps=steps, ask=ask)
     return PromptOrder(prompts, config, name, kinds, steps=steps, ask=ask)
 
 

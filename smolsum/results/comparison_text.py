@@ -42,6 +42,11 @@ def signed_figure(value: float | None) -> str:
     return f"+{text}" if value is not None and value > 0 else text
 
 
+def percentage(value: float | None) -> str:
+    """Return a share in percent, with one decimal; `-` for None and NaN."""
+    return "-" if value is None or math.isnan(value) else f"{100 * value:.1f} %"
+
+
 def starred_p(value: float | None) -> str:
     """Return a p value, with a star where it is significant."""
     text = p_without_star(value)
@@ -85,12 +90,34 @@ _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "run_sd_b": ("run sd b", figure),
     "run_sd_delta": ("run sd b - a", figure),
     "p_these_runs": ("p these runs", p_without_star),
+    "iqm_a": ("IQM a", figure),
+    "iqm_b": ("IQM b", figure),
+    "improved": ("improved", figure),
+    "share_p": ("p", starred_p),
+    "p_margin": ("p margin", starred_p),
+    "p_margin_holm": ("p Holm", starred_p),
+    "source": ("source", str),
+    "sd": ("sd", figure),
+    "share": ("share", percentage),
+    "seeds": ("seeds", figure),
+    "examples": ("examples", figure),
+    "rounds": ("rounds", figure),
+    "judge_calls": ("judge calls", figure),
+    "hours": ("hours", figure),
+    "dollars": ("dollars", figure),
+    "power": ("power", percentage),
     "r": ("r", signed_figure),
     "r_within": ("within", signed_figure),
 }
 _INTERVALS = {
     "interval": ("95 % interval", "ci_low", "ci_high"),
     "bootstrap": ("bootstrap 95 %", "bootstrap_low", "bootstrap_high"),
+    "boot": ("b - a 95 %", "boot_low", "boot_high"),
+    "iqm": ("IQM b - a 95 %", "iqm_low", "iqm_high"),
+    "improvement": ("improved 95 %", "improved_low", "improved_high"),
+    "exact_a": ("a exact 95 %", "exact_a_low", "exact_a_high"),
+    "exact_b": ("b exact 95 %", "exact_b_low", "exact_b_high"),
+    "share_delta": ("b - a 95 %", "share_low", "share_high"),
 }
 
 
@@ -118,7 +145,9 @@ def _title(section: ResultSection) -> str:
 def _heading(comparison: Comparison) -> list[str]:
     """The lines that say what was compared."""
     head = comparison.head
-    if comparison.kind == "correlations":
+    if comparison.kind == "plan":
+        return list(comparison.head["assumed"])
+    if comparison.kind in ("correlations", "variances"):
         return [f"{len(head['files'])} evaluations: {', '.join(head['files'])}"]
     origin = "".join(f", {key} {head[key]}" for key in ("split", "judge") if isinstance(head[key], str))
     b = head["b"][0]["name"] if comparison.kind == "paired" else "each run"

@@ -50,12 +50,17 @@ class Scores:
     frame: pl.DataFrame
     """`id` (text) and one column of floats a metric, in the order of the file; null where a value is missing, NaN or
     infinite"""
-    texts: Mapping[str, str]
-    """completions by id; empty where the file has none"""
+    lines: Mapping[str, Score]
+    """the lines of the file by id"""
     origin: Mapping[str, Any]
     """split, data, judge and task, as far as the file states them"""
     summary: Summary | None
     """of an evaluation; None for any other file"""
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Completions by id, of the lines that have one."""
+        return {id: line.text for id, line in self.lines.items() if line.text is not None}
 
     @property
     def metrics(self) -> list[str]:
@@ -82,6 +87,30 @@ class Arm:
             for member in self.members
         ]
         return np.array([column.fill_null(float("nan")).to_numpy() for column in columns], dtype=np.float64)
+
+    def clusters(self, field: str | None) -> list[object] | None:
+        """Return what each example belongs to, in the order of `ids`: a field of the lines of the first file that has
+        it in all of them; None without a field. Raises UsageError where no file has it."""
+        if field is None:
+            return None
+        for member in self.members:
+            found = [member.lines[key].metrics.get(field) for key in self.ids["id"]] if member.lines else []
+            if all(value is not None for value in found):
+                return found
+        lacking = self.members[0]
+        raise UsageError(
+            f"{lacking.path} does not have {field!r} in each of its lines, so its examples have no cluster",
+            hint="name a field such as a document's id, which every line of scores has",
+        )
+
+    def rounds(self, metric: str, ids: pl.DataFrame) -> NDArray[np.float64]:
+        """Return a metric of each member, example and round of the judge (members x ids x rounds); one round where
+        the lines have no values of rounds. NaN where a value is missing."""
+        counts = {len(line.rounds.get(metric, ())) for member in self.members for line in member.lines.values()}
+        if counts - {0} and len(counts) == 1:
+            rows = [[member.lines[key].rounds[metric] for key in ids["id"]] for member in self.members]
+            return np.array(rows, dtype=np.float64)
+        return self.values(metric, ids)[..., None]
 
 
 def load_scores(reference: str, *, finite: bool = False) -> Scores:
@@ -111,9 +140,9 @@ def load_scores(reference: str, *, finite: bool = False) -> Scores:
         )
     if not rows:
         raise UsageError(f"{path} has no lines", hint="was the evaluation stopped before its first example?")
-    texts = {str(row.id): row.text for _, row in rows if row.text is not None}
+    found = {str(row.id): row for _, row in rows}
     return Scores(
-        _name(path, reference), path, _frame(rows, path, finite), texts, _origin(rows, summary, path), summary
+        _name(path, reference), path, _frame(rows, path, finite), found, _origin(rows, summary, path), summary
     )
 
 

@@ -257,6 +257,18 @@ def _repetition(run: Run) -> Alert | None:
     )
 
 
+def _paid_for(run: Run) -> Alert | None:
+    columns = [name.split("/")[1] for name in run.series if name.startswith("guard/") and name.endswith("/alarm")]
+    found = [column for column in columns if run.in_last_step(f"guard/{column}/alarm")]
+    if not found:
+        return None
+    return Alert(
+        "warning",
+        f"the reward pulls what has got worse since the stage began: {' and '.join(found)}",
+        "read completions (tab); another reward, a constraint on it, or --guard rollback",
+    )
+
+
 def _off_target(run: Run) -> Alert | None:
     # over all stages, as a later one may lose what an earlier one has taught
     series = run.series.get("length/within_tol")
@@ -299,6 +311,7 @@ CHECKS: tuple[Callable[[Run], Alert | None], ...] = (
     _flat_spread,
     _overfitting,
     _repetition,
+    _paid_for,
     _stale,
     _truncated,
     _dominated,

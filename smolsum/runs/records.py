@@ -26,7 +26,7 @@ Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 NOTES = (
     "started", "checkpoint", "evaluated", "finished", "stage_reused", "paused", "resumed", "worker_up", "workers_back",
     "worker_resynced", "kept_completions", "mirror", "mirror_back", "tracker", "tracker_back",
-    "reader_back", "grader_back", "reward-judge_back", "memory", "difficulty",
+    "reader_back", "grader_back", "reward-judge_back", "memory", "difficulty", "rolled_back",
 )  # fmt: skip
 """Kinds of events that are no warnings."""
 GRID = ".grid.json"

@@ -224,6 +224,9 @@ class TaskEvaluation:
     """makes the function that measures one example, from its split, and from all splits where `needs_all_splits`; by
     default the values of the signals. A column `passed`, 1 where an example is right and else 0, separates
     rescued from regressed examples"""
+    quick_measurer: Callable[[Sequence[Split], Config], Measure] | None = None
+    """makes the function that measures every rollout of a training, for `train.guard`: quick, and it asks no server. It
+    may be the `measurer`. None: the guard watches nothing"""
     needs_all_splits: bool = False
     """whether measuring one split needs the others, to know all that any post states"""
     measures: Callable[[Config], dict[str, Any]] = lambda config: config.task.measures

@@ -442,7 +442,7 @@ def test_a_document_that_is_not_json_lines(call: Call) -> None:
         ("a.jsonl runs/broken", "summary.json"),
         ("a.jsonl b.jsonl --format xml", "'--format'"),
         ("a.jsonl b.jsonl --alternative more", "'--alternative'"),
-        ("", "missing argument"),
+        ("", "no scores"),
     ],
 )
 def test_bad_requests(line: str, named: str, call: Call, pair: tuple[str, str]) -> None:

@@ -262,9 +262,8 @@ def test_an_update_of_some_rollouts_compares_these_alone() -> None:
     values = [[0.0, 1.0, 4.0]]
     (bound,) = parse_constraints("length in 1..2: 0.9")
     length = Bounded(bound, np.array([[1.0, 2.0, 3.0]]), np.array([[1.0]]))
-    batch = Batch(
-        groups, {"length": values}, np.array(values), np.array([False]), (length,), {"mark": [["a", "b", "c"]]}
-    )
+    measures, extra = [[{"n": n} for n in range(3)]], {"mark": [["a", "b", "c"]]}
+    batch = Batch(groups, {"length": values}, np.array(values), np.array([False]), (length,), measures, extra)
     grpo = GrpoConfig(update_rollouts=2, constraint_method="sum", advantage_scale="none")
     kept = learn_from(batch, STAGE, [0.0], grpo)
     assert [rollout.token_ids for rollout in kept.groups[0].rollouts] == [(9,), (7, 7, 7)]
@@ -274,6 +273,7 @@ def test_an_update_of_some_rollouts_compares_these_alone() -> None:
     two = batch.keep([[0, 2]])
     assert (two.scores, two.extra) == ({"length": [[0.0, 4.0]]}, {"mark": [["a", "c"]]})
     assert two.measured[0].values.tolist() == [[1.0, 3.0]]
+    assert two.measures == [[{"n": 0}, {"n": 2}]]
     whole = learn_from(batch, STAGE, [0.0], replace(grpo, update_rollouts=3))
     assert whole.groups is batch.groups
     assert [*whole.by_place[0]] == [0, 1, 2]

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.refusals import refuses
 
 from smolsum.config.resolve import resolve
-from smolsum.grpo.prompt_order import LearningOrder
+from smolsum.grpo.prompt_order import LearningOrder, SkippingOrder
 from smolsum.tasks import TASKS
 from smolsum.types import Prompt
 
@@ -66,3 +67,57 @@ def test_steps_ahead_are_fixed_and_survive_a_checkpoint(ahead: int) -> None:
         assert again.take(k) == whole.take(k)
         found = [one.observe(sampled(one.take(k), teaching="medium"), {}) for one in (whole, again)]
         assert found[0] == found[1]
+
+
+def skipping(ahead: int = 0) -> SkippingOrder:
+    config = resolve(TASKS, strategy="included", sets=("train.skip_untaught=0.5", "train.prompts_per_step=4")).config
+    return SkippingOrder(PROMPTS, config, "included", (), ahead=ahead)
+
+
+def taught(prompts: list[Prompt], *, teaching: str) -> Any:
+    """A step in which all groups but those of this kind have equal rewards."""
+    untaught = np.array([not prompt.id.startswith(teaching) for prompt in prompts])
+    return SimpleNamespace(groups=[SimpleNamespace(prompt=prompt) for prompt in prompts], untaught=untaught)
+
+
+def test_prompts_that_taught_nothing_are_skipped() -> None:
+    """None before all prompts came once; then more and more, but none for ever, and those that teach come as often as
+    before."""
+    taking, seen = skipping(), list[str]()
+    for k in range(6):
+        prompts = taking.take(k)
+        seen += [prompt.id for prompt in prompts]
+        metrics = taking.observe(taught(prompts, teaching="easy"), {})
+    assert len(set(seen)) == len(PROMPTS)
+    for k in range(6, 200):
+        prompts = taking.take(k)
+        seen += [prompt.id for prompt in prompts]
+        metrics = taking.observe(taught(prompts, teaching="easy"), {})
+    count = Counter(seen[24:])
+    easy, others = ([count[one.id] for one in PROMPTS if (one.id.startswith("easy")) is same] for same in (True, False))
+    assert min(easy) > 4 * max(others)
+    assert min(others) > 0
+    assert max(easy) - min(easy) <= 1
+    assert metrics["order/skipped_frac"] > 0.5
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_what_is_skipped_survives_a_checkpoint(ahead: int) -> None:
+    """What was requested ahead stays, and a resumed order goes on the same."""
+    whole, again = skipping(ahead), skipping(ahead)
+    for k in range(20):
+        promised = [whole.take(k + n) for n in range(ahead + 1)]
+        whole.observe(taught(promised[0], teaching="hard"), {})
+        assert [whole.take(k + n) for n in range(1, ahead + 1)] == promised[1:]
+    again.load(json.loads(json.dumps(whole.state())))
+    for k in range(20, 30):
+        assert again.take(k) == whole.take(k)
+        found = [one.observe(taught(one.take(k), teaching="easy"), {}) for one in (whole, again)]
+        assert found[0] == found[1]
+
+
+def test_an_order_cannot_skip_and_move() -> None:
+    """Both would decide what comes next."""
+    sets = (*SETS, "train.skip_untaught=0.5")
+    with refuses("train.skip_untaught", "included"):
+        resolve(TASKS, strategy="included", sets=sets)

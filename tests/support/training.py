@@ -142,10 +142,11 @@ def weights(run: Path, step: int) -> dict[str, bytes]:
     }
 
 
-def assert_goes_on(command: list[str], step: int, whole: Path) -> None:
-    """Killed in this step and resumed, the run of this command ends, to the last bit, as the run `whole` did."""
+def assert_goes_on(command: list[str], step: int, whole: Path, *, first: str = "") -> None:
+    """Killed in this step and resumed, the run of this command ends, to the last bit, as the run `whole` did. The
+    process that is killed runs the code `first`."""
     runs, name = (command[command.index(flag) + 1] for flag in ("--runs-dir", "--name"))
-    kill_in_step(command, step)
+    kill_in_step(command, step, first=first)
     assert main(["train", "--resume", name, "--runs-dir", runs]) == 0
     run = Path(runs) / name
     assert learned(run) == learned(whole)

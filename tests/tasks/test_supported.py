@@ -49,6 +49,8 @@ def test_constraints_bound_it(asked: RolloutGroup) -> None:
     """By the evaluation's column silence takes no part; by the signal it counts a half."""
     constraints = parse_constraints("supported >= 0.9; grounded >= 0.9")
     scores = {"grounded": TASKS["tldr"].rewards.signals["grounded"]([asked], CONFIG)}  # type: ignore[operator]
-    found = measure(constraints, [asked], scores, CONFIG, EVALUATION.measurer([], CONFIG))
+    measure_one = EVALUATION.measurer([], CONFIG)
+    rows = [[measure_one(asked.prompt, rollout) for rollout in asked.rollouts]]
+    found = measure(constraints, [asked], scores, rows, CONFIG)
     assert found[1].values.tolist() == [[1, 0.5, 0.5]]
     np.testing.assert_array_equal(found[0].values, [[1, 0.5, np.nan]])

@@ -18,7 +18,9 @@ from smolsum.tasks.plugins import digests
 
 LOOP = ("seed", "prompts_per_step", "accumulation_steps", "refill_rounds")
 SYNC = ("sync_every", "max_staleness")
-"""settings of [train], and of [workers] where workers sample, that decide the weights"""
+ROLLBACK = ("guard", "checkpoint_every")
+"""settings of [train], of [workers] where workers sample, and of [train] where the guard goes back, that decide the
+weights"""
 
 
 def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, steps: int, previous: str) -> str:
@@ -50,6 +52,10 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
         relevant["difficulty"] = [difficulty, provenance.get("bands", "") if config.stages[name].mix else ""]
     if code := digests(config.stages[name].used_signals):
         relevant["plugins"] = code
+    if config.train.skip_untaught:
+        relevant["skip_untaught"] = config.train.skip_untaught
+    if config.train.guard == "rollback":
+        relevant["guard"] = [getattr(config.train, key) for key in ROLLBACK]
     return digest(relevant)
 
 
@@ -63,6 +69,8 @@ def deciding(config: Config) -> dict[str, Any]:
     del whole["rewards"]["timeout_s"]
     kept = {name: whole[name] for name in ("stages", "rewards", "sampling", "grpo", "optimizer")}
     kept |= {"task": config.task.measures, "train": {key: whole["train"][key] for key in LOOP}}
+    kept["train"] |= {"skip_untaught": config.train.skip_untaught} if config.train.skip_untaught else {}
+    kept["train"] |= {key: whole["train"][key] for key in ROLLBACK} if config.train.guard == "rollback" else {}
     kept |= {"judge": config.judge.measures} if config.judge.model else {}
     kept |= {"difficulty": whole["difficulty"]} if _changed(config.difficulty) else {}
     kept |= {"lora": whole["lora"]} if config.model.adapter == "lora" else {}

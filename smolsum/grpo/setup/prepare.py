@@ -33,14 +33,14 @@ from smolsum.rollout.source import LocalSource, Receiver, Source
 from smolsum.runs.records import RunInfo
 from smolsum.runs.typed_json import to_row
 from smolsum.tasks import TASKS
-from smolsum.tasks.base import Task
+from smolsum.tasks.base import Measure, Task
 from smolsum.tasks.data import Split, check_references, overlap
 from smolsum.tasks.data_files import SPLITS
 from smolsum.tasks.hub_data import commit_of
 from smolsum.tasks.plugin_files import Plugin
 from smolsum.tasks.plugins import check_columns, loaded_plugins
 from smolsum.tasks.text_metrics import length_table
-from smolsum.types import Prompt, Rollout
+from smolsum.types import Prompt
 
 LIBRARIES = ("smolsum", "mlx", "mlx-lm", "transformers", "rouge-score", "nltk", "sacrebleu")
 
@@ -59,7 +59,10 @@ class Setup:
     prompts: Mapping[str, tuple[Prompt, ...]]
     writer: PromptWriter | None
     """of the training split, where its prompts ask for a length"""
-    measure: Callable[[Prompt, Rollout], dict[str, Any]]
+    measure: Measure
+    """of an evaluation"""
+    measure_rollout: Measure | None
+    """of every rollout, for the guard; None where nothing is watched"""
     provenance: Mapping[str, Any]
     """fingerprints of model, tokenizer, prompts and data, the METEOR matcher, the settings that decide the weights,
     versions, machine"""
@@ -82,6 +85,7 @@ def prepare(config: Config, recorded: RunInfo | None = None) -> Setup:
     plugins = tuple(plugin for plugin in loaded_plugins() if plugin.serves(config))
     measure = task.evaluation.measurer(list(splits.values()), config)
     check_constraints(config, task.rewards.signals, prompts["train"][0], measure)
+    quick = task.evaluation.quick_measurer if config.train.guard != "off" else None
     targets, examples = task.targets.of(config), {example.id: example for example in splits["train"].examples}
     writer = PromptWriter(policy, task, config, targets, examples) if targets else None
     warnings += memory.warnings
@@ -94,6 +98,7 @@ def prepare(config: Config, recorded: RunInfo | None = None) -> Setup:
         prompts=prompts,
         writer=writer,
         measure=measure,
+        measure_rollout=quick(list(splits.values()), config) if quick else None,
         provenance=provenance,
         memory=memory,
         plugins=plugins,

@@ -9,22 +9,25 @@ begin one later; one for each model or panel adds a letter. A cell that no run f
 
 from collections.abc import Iterable
 
+from smolsum.results.analysis_plan import AnalysisPlan
 from smolsum.results.report.collect import ReportInputs
 from smolsum.results.report.document import Figure, Item, Page, Section
 from smolsum.results.report.outcomes import compared, stage_outcomes
 from smolsum.results.report.results import configuration_results
-from smolsum.results.report.sections import findings, lengths, paper, scores, setup, training
+from smolsum.results.report.sections import findings, lengths, paper, planned, scores, setup, training
 from smolsum.rewards import REWARDS
 
 
-def build(inputs: ReportInputs) -> Page:
-    """Return the whole report; the same inputs give the same page. Runs that follow the study have its tables too."""
+def build(inputs: ReportInputs, plan: AnalysisPlan | None = None) -> Page:
+    """Return the whole report; the same inputs give the same page. Runs that follow the study have its tables too. With
+    a plan, the report says what was planned and what was looked at afterwards."""
     results = configuration_results(inputs)
     study = inputs.follows_study
     metrics = compared(inputs)
     outcomes = stage_outcomes(inputs, results, metrics)
     sections: list[tuple[str, Iterable[Item]]] = [
         ("What was found", findings.findings_items(inputs, outcomes, metrics)),
+        ("What was planned", [planned.plan_table(inputs, plan)] if plan else []),
         (
             "Results",
             [
@@ -72,6 +75,8 @@ def build(inputs: ReportInputs) -> Page:
         ("Provenance", [setup.provenance_table(inputs)]),
     ]
     texts = {"Limits": tuple(setup.limits(inputs, results))}
+    if plan:
+        texts["What was planned"] = tuple(planned.plan_text(inputs, plan))
     # a table of comparisons has no rows where nothing is compared
     found = [
         Section(title, tuple(item for item in items if isinstance(item, Figure) or item.rows), texts.get(title, ()))

@@ -21,7 +21,8 @@ from smolsum.results.report.results import (
     paired_values,
 )
 from smolsum.runs.main_evaluation import SAMPLER, SPLIT
-from smolsum.stats.paired import ALPHA, compare_runs
+from smolsum.stats.paired import ALPHA
+from smolsum.stats.seeds import compare_runs
 from smolsum.stats.several import holm
 from smolsum.tasks.base import Metric
 from smolsum.types import COMPOSITE

@@ -13,7 +13,8 @@ from smolsum.config.run_labels import LENGTH_ONLY, PREFIX, REWARD_SETS
 from smolsum.results.report.collect import EvaluationResult, ReportInputs, TrainedRun
 from smolsum.results.report.document import DASH, Cell, number, p_value, plain, signed
 from smolsum.results.score_columns import Arm, group_seeds
-from smolsum.stats.paired import ALPHA, CONFIDENCE, McNemar, PairedResult, compare_runs, mcnemar
+from smolsum.stats.paired import ALPHA, CONFIDENCE, McNemar, PairedResult, mcnemar
+from smolsum.stats.seeds import compare_runs
 from smolsum.stats.several import holm
 from smolsum.tasks.success_rates import interval_of_means
 from smolsum.types import COMPOSITE, PASSED

@@ -233,6 +233,7 @@ TASK = Task(
     rewards=TaskRewards(signals=SIGNALS),
     evaluation=TaskEvaluation(
         measurer=measurer,
+        quick_measurer=measurer,
         summarise=summarise,
         step_metrics=step_metrics,
         watched={"accuracy": ("accuracy",)},

@@ -239,6 +239,7 @@ TASK = Task(
     rewards=TaskRewards(signals=signals.SIGNALS, adjust_weights=signals.redistributed),
     evaluation=TaskEvaluation(
         measurer=measurer,
+        quick_measurer=measurer,
         summarise=summarise,
         aggregate_samples=aggregate_samples,
         step_metrics=step_metrics,

@@ -149,6 +149,7 @@ TASK = Task(
     rewards=TaskRewards(signals={**REWARDS, "length": score_summary_length}),
     evaluation=TaskEvaluation(
         measurer=measurer,
+        quick_measurer=measurer,
         needs_all_splits=True,
         summarise=summarise,
         step_metrics=step_metrics,

@@ -12,7 +12,8 @@ from support.studies import CRITERIA, PATHS, judged, run
 
 from smolsum.results.report.document import number
 from smolsum.results.report.results import cells_of_test, mean_interval, tally
-from smolsum.stats.paired import PairedResult, compare_runs, paired_ttest
+from smolsum.stats.paired import PairedResult, paired_ttest
+from smolsum.stats.seeds import compare_runs
 
 EXAMPLES = 40
 NOISE = np.random.default_rng(3).normal(size=EXAMPLES)
