@@ -99,6 +99,7 @@ class WatchApp(RunView):
 
     async def action_search(self) -> None:
         if self.at == "metrics":
+            await self._fill("metrics")
             cast("Metrics", self.page).open_search()
         else:
             (await self._completions()).open_search()
@@ -135,8 +136,8 @@ class WatchApp(RunView):
         modal = isinstance(self.screen, ModalScreen)
         now = self.moment
         match action:
-            case "turn":
-                return not modal and not isinstance(self.screen.focused, Input)
+            case "turn" | "search" if modal or isinstance(self.screen.focused, Input):
+                return False
             case "leave":
                 return not (modal and parameters)
             case "request" | "stop":

@@ -472,7 +472,7 @@ class Completions(Container):
         """Ask for what is searched for."""
         search = self.query_one(Input)
         search.value, search.display = self.query_text, True
-        search.focus()
+        self.screen.set_focus(search)
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
@@ -491,7 +491,7 @@ class Completions(Container):
         """Put the line of input away; whether it was there."""
         search = self.query_one(Input)
         was, search.display = search.display, False
-        self._table.focus()
+        self.screen.set_focus(self._table)
         return bool(was)
 
     def back(self) -> str | None:

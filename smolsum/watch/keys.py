@@ -21,7 +21,8 @@ ON: dict[str, tuple[str, ...]] = {
 def _key(keys: str, action: str, word: str, help: str = "", *, shown: str | None = None, show: bool = False) -> Binding:
     """A key with its word for the footer (if `show` or `shown` in another way, where it works), and the rest of its
     line in the help."""
-    priority = action.startswith(("turn", "leave("))
+    # taken before any widget has it: what is typed next is then for the page or the line of input that it opens
+    priority = action.startswith(("turn", "leave(", "search"))
     return Binding(keys, action, word, show or bool(shown), shown, priority, help)
 
 

@@ -197,7 +197,7 @@ class Metrics(ViewPage):
     def open_search(self) -> None:
         search = self.query_one(Input)
         search.display = True
-        search.focus()
+        self.screen.set_focus(search)
 
     def back(self) -> str | None:
         """Put the filter away; None without a filter."""
@@ -205,7 +205,7 @@ class Metrics(ViewPage):
         if not search.display:
             return None
         search.value, search.display = "", False
-        self.query_one(RowTable).focus()
+        self.screen.set_focus(self.query_one(RowTable))
         return ""
 
     @on(Input.Changed)
@@ -216,7 +216,7 @@ class Metrics(ViewPage):
 
     @on(Input.Submitted)
     def _filtered(self) -> None:
-        self.query_one(RowTable).focus()
+        self.screen.set_focus(self.query_one(RowTable))
 
     @on(RowTable.RowSelected)
     def _selected(self) -> None:

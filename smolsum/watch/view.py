@@ -11,6 +11,7 @@ from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.filter import LineFilter
 from textual.reactive import reactive
+from textual.screen import Screen
 from textual.widgets import Footer, Input, Static, TabbedContent, TabPane, Tabs
 
 from smolsum.runs.grid_follower import GridFollower
@@ -18,7 +19,7 @@ from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.watch.completions import Completions
 from smolsum.watch.model import Snapshot, ViewOptions
-from smolsum.watch.pages import PAGES, ViewPage
+from smolsum.watch.pages import PAGES, Overview, ViewPage
 from smolsum.watch.panes import header, message
 from smolsum.watch.themes import DARK, LIGHT, filters
 from smolsum.watch.widgets import RowTable
@@ -38,6 +39,25 @@ class Tabbed(TabPane):
         event.prevent_default()
 
 
+class KeyLine(Footer):
+    """The keys that work now, made anew only where they are others: Textual's footer is, whenever the focus moves."""
+
+    _made_of: object = None
+
+    def bindings_changed(self, screen: Screen[object]) -> None:
+        """Draw the keys if they have changed; Textual calls this when they may have."""
+        if screen is not self.screen:
+            return
+        now = [
+            (one.binding.key, one.binding.description, one.enabled)
+            for one in screen.active_bindings.values()
+            if one.binding.show
+        ]
+        if now != self._made_of:
+            self._made_of = now
+            super().bindings_changed(screen)
+
+
 class RunView(App[None]):
     """Shows runs from one model, which follows them, on pages with tabs; its keys are in `WatchApp`."""
 
@@ -46,7 +66,7 @@ class RunView(App[None]):
     TabbedContent { height: 1fr; } TabPane { padding: 0; height: 1fr; } ContentSwitcher { height: 1fr; }
     Tabs, ContentTabs { height: 1; } Tabs Underline { display: none; }
     Tab { color: $foreground 85%; padding: 0 1; } Tab.-active { text-style: bold reverse; color: $foreground; }
-    Footer { background: $background; } FooterKey { background: $background; color: $foreground; }
+    KeyLine { background: $background; } FooterKey { background: $background; color: $foreground; }
     FooterKey .footer-key--key, FooterKey .footer-key--description { background: $background; color: $foreground 85%; }
     FooterKey .footer-key--key { text-style: bold; color: $foreground; }
     FooterKey.-command-palette { border: none; margin: 0; padding: 0 1; }
@@ -103,7 +123,7 @@ class RunView(App[None]):
             for name in PAGES:
                 yield Tabbed(name, id=name)
         yield Static(id="message")
-        yield Footer(compact=True)
+        yield KeyLine(compact=True)
 
     async def on_mount(self) -> None:
         self._look_first()
@@ -221,11 +241,9 @@ class RunView(App[None]):
     @property
     def browser(self) -> Completions | None:
         """The completions of the open page."""
-        return (
-            next(iter(self.page.query(Completions)), None)
-            if self.at == "overview" and self.page
-            else (self.page if isinstance(self.page, Completions) else None)
-        )
+        page = self.page
+        shown = page.children[-1] if isinstance(page, Overview) and page.children else page
+        return shown if isinstance(shown, Completions) else None
 
     def _name_pages(self) -> None:
         tabs = self.screen_stack[0].query_one(TabbedContent)
@@ -247,7 +265,7 @@ class RunView(App[None]):
             event.tabbed_content.hide_tab("chart")
         tables = list(event.pane.query(RowTable))
         if tables and not isinstance(self.screen.focused, Input):
-            tables[0].focus()
+            self.screen.set_focus(tables[0])
         elif not tables:
             self.screen.set_focus(None)
         self.screen.refresh_bindings()

@@ -98,7 +98,8 @@ def test_beside_a_training(terminal: Terminal, tmp_path: Path) -> None:
         terminal.keys(*key, "Enter")
         page = terminal.until(f"/{key} ")
         assert number(last[key]) in next(line for line in page.splitlines() if f" {key} " in line), (key, page)
-        terminal.keys("Escape")
+        terminal.keys("Escape")  # which a terminal tells from the beginning of another key by the time after it alone
+        until(lambda key=key: f"/{key} " not in terminal.text())
     terminal.keys("BTab", "BTab")
     terminal.until("╭─ loss ")
     for width, height in ((80, 24), (200, 60), (120, 40)):

@@ -65,7 +65,7 @@ def drive(app: WatchApp, script: Script, size: tuple[int, int] = (120, 40)) -> W
             await asyncio.sleep(0)
             busy = any(one.is_running and one.message_queue_size for one in (app, *app._registry))
             quiet = 0 if busy else quiet + 1
-            if not busy and app.is_running:
+            if quiet == ROUNDS // 2 and app.is_running:
                 app.screen._on_timer_update()  # what waits for the next drawing
 
     async def run() -> None:

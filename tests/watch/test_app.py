@@ -10,7 +10,7 @@ import pytest
 from support.views import Click, Gone, Looks, On, alive, drive, play, shown, until, walk
 from support.watching import append, golden, make_run, row, screen, stamp, status
 from textual.color import Color
-from textual.events import MouseScrollUp
+from textual.events import Key, MouseScrollUp
 from textual.pilot import Pilot
 
 from smolsum.files import to_json
@@ -353,3 +353,16 @@ def test_pages_of_lines_scroll_by_what_fits(tmp_path: Path) -> None:
         ("u", lambda app: top(app) == 0),
         size=(80, 24),
     )
+
+
+@pytest.mark.parametrize(("keys", "looked_for"), [("slash", "0001"), ("tab tab slash", "entropy")])
+def test_keys_right_after_a_search_began_are_typed_into_it(tmp_path: Path, keys: str, looked_for: str) -> None:
+    """However fast they come: none is taken for an action of the page."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        for key in (*keys.split(), *looked_for, "enter"):
+            app.post_message(Key(key, key if len(key) == 1 else "/" if key == "slash" else None))
+        await shown(app, pilot, f"/{looked_for}")
+        assert app.at == ("metrics" if looked_for == "entropy" else "completions")
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
