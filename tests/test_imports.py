@@ -61,8 +61,8 @@ def test_help_lists_tasks(command: str) -> None:
             {"numpy", "polars", "scipy"},
         ),
         # the model of a page needs no app
-        ("import smolsum.watch.app, smolsum.watch.start_trainer", {"rich", "textual"}),
-        ("import smolsum.watch.model, smolsum.watch.start_trainer", {"rich"}),
+        ("import smolsum.watch.app, smolsum.cli.start_trainer", {"rich", "textual"}),
+        ("import smolsum.watch.model, smolsum.cli.start_trainer", {"rich"}),
         # naming the signals loads none of the libraries that compute them
         ("import smolsum.rewards", set()),
     ],

@@ -1,9 +1,7 @@
 """Completions as tables next to their texts: the rollouts of a prompt at a step, what a search found, a prompt at all
 its steps, the test split before and after training."""
 
-import re
 from collections.abc import Mapping, Sequence
-from statistics import fmean, pstdev
 from typing import Literal, cast
 
 from msgspec import structs
@@ -14,45 +12,43 @@ from textual.containers import Container
 from textual.content import Content
 from textual.widgets import Input
 
-from smolsum.config.targets import TOKENS
+from smolsum.runs.pairs import PairReader, has_example
 from smolsum.runs.reader import Run
 from smolsum.runs.records import SampledRollout
 from smolsum.runs.samples import (
-    EvaluationSamples,
     Group,
+    Order,
     asked_and_got,
-    changes,
     clean,
     first_group,
     ordered,
     read_groups,
-    sample_errors,
     scores_of,
     sort_keys,
 )
-from smolsum.runs.search import MAX_HITS, Hits, Scan, Source, Wanted
-from smolsum.watch.formats import DIM, GREEN, ORANGE, RED, SKY, Rows, cut, ending, number
-from smolsum.watch.listings import Order, PairReader, Searches, has_example, headlines
+from smolsum.runs.search import Searches, Wanted
+from smolsum.watch.formats import ORANGE, Rows
+from smolsum.watch.listings import (
+    GONE,
+    MARK,
+    Look,
+    hit_row,
+    progress_of,
+    rollout,
+    rollout_rows,
+    searched,
+    side,
+    test_rows,
+    time_rows,
+)
 from smolsum.watch.model import Snapshot
 from smolsum.watch.widgets import RowTable, TextView, moment_of
 
 Listing = Literal["step", "hits", "time", "tests"]
-NAME = 12
-"""Characters of the name of a prompt or evaluation in a table."""
-BEFORE, AROUND = 12, 120
-"""Characters of a hit's text before what was searched for, and in all."""
 PORTION = 200
 """Hits whose lines are read at once: at first, and when the bar comes near the last one."""
-MIN_REWARDS = 3
-"""Rewards from which the texts repeat them with their full names."""
-CHANGE_STYLE = {"same": "", "gone": f"strike {RED}", "new": f"underline {GREEN}"}
-CHANGE_MARKS = {"same": ("", ""), "gone": ("[-", "-]"), "new": ("{+", "+}")}
-MOST_CHARACTERS, MOST_COMPARED = 100_000, 20_000
-"""Characters of a text that are shown, and that are compared word by word."""
-MARK = f"bold reverse {ORANGE}"
 WIDE, WIDE_FOR_HITS, SIDE_BY_SIDE = 100, 160, 120
 """The least widths for a table next to a text, for one of hits, and for two texts next to each other."""
-GONE = "its file is there no more"
 
 
 class Completions(Container):
@@ -201,56 +197,34 @@ class Completions(Container):
         return self._run
 
     def _rollouts(self) -> Rows:
-        """A row for each rollout: tokens, the total, the advantage, every reward and what rewards logged, the worker or
-        what is wrong."""
-        run, step = self._here, self.step if self.step is not None else self._here.step
+        step = self.step if self.step is not None else self._here.step
         if step != self._groups_of:
-            groups = read_groups(run.paths, step)
+            groups = read_groups(self._here.paths, step)
             if groups or self.step is not None:  # while the newest step is being written, the one before stays
                 self._groups, self._groups_of = groups, step
         self._items: Sequence[object] = ()
         if not self._groups:
             return Rows("", "", [""], [["no completions of this step"]])
-        group, settings = self._groups[self.group % len(self._groups)], run.settings
-        kept = self._items = ordered(group, self.order.by, settings, backwards=self.order.backwards)
-        signals = list(dict.fromkeys(name for sample in kept for name in sample.rewards))
-        extras = list(dict.fromkeys(name for sample in kept for name in sample.extra))
-        total = ["total"] if len(signals) != 1 else []
-        several = len({sample.worker for group in self._groups for sample in group.samples}) > 1
-        last = ["error"] if self.order.by == "error" else ["worker"] if several else []
-        rows = []
-        for sample in kept:
-            asked = "" if sample.target is None or settings.unit != TOKENS else f"/{sample.target}"
-            cells = [str(sample.number + 1), f"{sample.tokens}{asked}{self._ellipsis if sample.truncated else ''}"]
-            cells += [number(sample.reward)] if total else []
-            cells += ["-" if sample.advantage is None else f"{sample.advantage:+.2f}"]
-            cells += [number(sample.rewards.get(name)) for name in signals]
-            cells += [_logged(sample.extra.get(name)) for name in extras]
-            ends = {"error": ", ".join(sample_errors(sample, settings)), "worker": sample.worker}
-            rows.append([*cells, *(ends[name] for name in last)])
-        rewards = [sample.reward for sample in group.samples if sample.reward is not None]
-        mean = f"mean {number(fmean(rewards))}  std {number(pstdev(rewards))}  " if rewards else ""
-        note = f"{self._order_note()}  {mean}v{group.samples[0].version}  {group.prompt_id}"
-        titles = ["#", "tok", *total, "adv", *signals, *(clean(name) for name in extras), *last]
-        return Rows("", note, titles, rows, left=last)
+        group, order = self._groups[self.group % len(self._groups)], self.order
+        kept = self._items = ordered(group, order.by, self._here.settings, backwards=order.backwards)
+        several = len({sample.worker for one in self._groups for sample in one.samples}) > 1
+        last = "error" if order.by == "error" else "worker" if several else ""
+        return rollout_rows(group, kept, self._here.settings, last, self._order_note(), ascii=self._ascii)
 
     def _hits(self) -> Rows:
-        """A row for each hit: where it is from, the number that it is sorted by, and the text around what was found."""
         wanted = Wanted(text=self.query_text)
         scan = self._searches.of(wanted)
-        order = self._searches.order(wanted, self.order)
+        order = self._items = self._searches.order(wanted, self.order)
         if (wanted, self.order) != self._lines_of:
             self._lines, self._lines_of = {}, (wanted, self.order)
-        self._items = order
+        note = progress_of(scan) or self._order_note()
+        if not order:
+            return Rows("", note, [""], [[searched(scan)]])
         shown = self.order.by if scan.hits.column(self.order.by) is not None else "reward"
         for hit in order[: self._most]:
             if hit not in self._lines:
-                self._lines[hit] = self._hit(scan, hit, shown)
-        titles = ["from", "prompt", "#", shown, "text"]
-        left = ("from", "prompt", "text")
-        note = _progress(scan) or self._order_note()
-        if not order:
-            return Rows("", note, [""], [[_searched(scan)]])
+                self._lines[hit] = hit_row(scan, hit, shown, self.query_text, self._here.settings, ascii=self._ascii)
+        left, titles = ("from", "prompt", "text"), ["from", "prompt", "#", shown, "text"]
         return Rows("", note, titles, [self._lines[hit] for hit in order[: self._most]], left)
 
     _lines_of: object = None
@@ -272,67 +246,19 @@ class Completions(Container):
             case "tests":
                 return f"example {here}" if here else "before and after"
 
-    def _hit(self, scan: Scan, hit: int, shown: str) -> Sequence[str | Text]:
-        sample, hits = scan.sample(hit), scan.hits
-        if sample is None:
-            return [_where(hits.source(hit)), "", "", "", Text(GONE, style=ORANGE)]
-        value = number(_known(hits, shown, hit))
-        if shown == "error":
-            value = (sample_errors(sample, self._here.settings) or ["-"])[0]
-        name, text = ending(clean(sample.prompt_id), NAME, ascii=self._ascii), sample.text.replace("\n", " ")
-        begin = max(text.lower().find(self.query_text.lower()) - BEFORE, 0)
-        line = Text(f"{self._ellipsis if begin else ''}{text[begin : begin + AROUND]}")
-        line.highlight_words([self.query_text], f"bold {ORANGE}", case_sensitive=False)
-        return [_where(hits.source(hit)), name, str(sample.number + 1), value, cut(line, AROUND, ascii=self._ascii)]
-
     def _over_time(self) -> Rows:
-        """A row for each step at which a prompt was sampled, and each evaluation: rollouts, mean tokens and rewards."""
         scan = self._searches.of(Wanted(prompt_id=self._prompt))
-        hits, spans = scan.hits, scan.hits.spans()
-        self._items = spans
-        if not spans:
-            return Rows("", _progress(scan), [""], [[_searched(scan)]])
-        columns = ["tokens", "reward", *hits.signals]
-        rows = []
-        for span in spans:
-            values = [[known for hit in span if (known := _known(hits, name, hit)) is not None] for name in columns]
-            means = [number(fmean(found)) if found else "-" for found in values]
-            rows.append([_where(hits.source(span[0])), str(len(span)), *means])
-        note = _progress(scan) or ("" if self.order.by == "sample" else f"first {self._order_note()}")
-        if len(spans) == 1 and not scan.running:
-            note = "sampled once so far; b compares the test split before and after"
-        return Rows("", note, ["step", "n", *columns], rows, left=("step",))
+        self._items = scan.hits.spans()
+        return time_rows(scan, "" if self.order.by == "sample" else f"first {self._order_note()}")
 
     def _tests(self) -> Rows:
-        """A row for each example: tokens and measures before and after training, and what is wrong."""
         tests = self._tested = self._pairs.read(self._later, self.order, self._prompt)
         self._items = tests.examples
-        if tests.missing:
-            return Rows("", "", [""], [[tests.missing]])
-        arrow, settings = (">" if self._ascii else "→"), self._here.settings
-        sides = (tests.before,) if tests.alone else (tests.before, tests.after)
-        measures = headlines(self._here, tests.after.metrics, self.order.by)
-        rows = []
-        for name in tests.examples:
-            errors = [", ".join(sample_errors(one.samples[name], settings, one.tokens[name])) or "-" for one in sides]
-            cells = [arrow.join(str(one.tokens[name]) for one in sides)]
-            cells += [arrow.join(number(one.samples[name].rewards.get(m)) for one in sides) for m in measures]
-            rows.append([clean(name), *cells, f" {arrow} ".join(errors)])
-        note = self._order_note()
-        if self.order.by in tests.after.metrics and self.order.by != "tokens" and not tests.alone:
-            note = note.replace(f"by {self.order.by}", f"by change of {measures.get(self.order.by, self.order.by)}")
-        if len(tests.names) > 1:
-            note = f"[ ] {tests.names.index(tests.after.name) + 1}/{len(tests.names)}  {note}"
-        titles = ["example", "tokens", *measures.values(), "errors"]
-        return Rows("", note, titles, rows, left=("example", "errors"))
+        return test_rows(self._here, tests, self.order.by, self._order_note(), ascii=self._ascii)
 
     @property
     def _ascii(self) -> bool:
         return (now := moment_of(self)) is not None and now.options.ascii
-
-    @property
-    def _ellipsis(self) -> str:
-        return ".." if self._ascii else "…"
 
     def _order_note(self) -> str:
         natural = self.order.by == "sample" and self.listing != "step"
@@ -382,89 +308,35 @@ class Completions(Container):
         return found, next((one for one in found.samples if one.number == first.number), None)
 
     def _show_text(self) -> None:
-        after = self.query_one("#after", TextView)
+        before, after = self.query_one("#before", TextView), self.query_one("#after", TextView)
         self._table.border_title = Content(self._heading())
         item = self._items[self._bar] if self._bar < len(self._items) else None
         if self.listing == "tests":
-            for view in (self.query_one("#before", TextView), after):
-                self._show_side(view, str(item) if item else "")
+            for view in (before, after):
+                view.show(*side(self._here, self._tested, str(item or ""), view.id or "", self._look))
             return
         group, sample = self.selected()
-        shown = (self.listing, self._groups_of, item if self.listing != "step" else (self.group, self._bar), self.order)
         if group is None or sample is None:
             after.show("text", "", Text(GONE if item is not None else "", style=ORANGE))
             return
-        title, parts = "COMPLETION", self._completion(sample.text)
+        first = None
         if self.difference and not group.evaluation:
             if self._first[0] is not group:
                 self._first = group, first_group(self._here.paths, group, self._here.first_step)
-            title += "  no earlier rollouts of this prompt"
-            if (first := self._first[1]) is not None:
-                title = f"COMPLETION  changed since step {first.step}"
-                before = first.samples[min(sample.number, len(first.samples) - 1)]
-                parts = _difference(before.text, sample.text)
-        text = Text.assemble((title, f"bold {SKY}"), "\n", self._rewards(group, sample), parts)
-        for place, reference in enumerate(group.references):
-            more = f" {place + 1}" if len(group.references) > 1 else ""
-            text.append_text(Text.assemble("\n\n", (f"REFERENCE{more}", f"bold {SKY}"), "\n", reference))
-        text.append_text(Text.assemble("\n\n", ("PROMPT", f"bold {SKY}"), "\n"))
-        text.append(group.post or "an evaluation does not keep its prompts", "" if group.post else DIM)
+            first = self._first[1]
+        text = rollout(self._here, group, sample, first, self._look, repeated=self.listing != "step")
         named = f" of {group.evaluation or f'step {group.step}'}, {group.prompt_id}" if self.listing != "step" else ""
         note = f"{asked_and_got(sample, self._here.settings)}{', cut' if sample.truncated else ''}"
         after.show(f"rollout {sample.number + 1}{named}", note, text)
-        self._begin(after, text, shown)
-
-    def _begin(self, view: TextView, text: Text, shown: object) -> None:
-        """Scroll another text to its top, or to its first hit."""
-        if (view, shown) != self._shown:
-            self._shown = view, shown
+        shown = (self.listing, self._groups_of, item if self.listing != "step" else (self.group, self._bar), self.order)
+        if shown != self._shown:  # scroll another text to its top, or to its first hit
+            self._shown = shown
             marks = [span.start for span in text.spans if span.style == MARK]
-            self.call_after_refresh(view.begin, marks[0] if marks else 0)
+            self.call_after_refresh(after.begin, marks[0] if marks else 0)
 
-    def _show_side(self, view: TextView, example: str) -> None:
-        """The example under the bar as the first evaluation has it, or as the later one does."""
-        tests, later = self._tested, view.id == "after"
-        if not example:
-            view.show(view.id or "", "", Text())
-        elif later and tests.alone:
-            view.show("after", "", Text("not yet: training evaluates after each stage", style=DIM))
-        else:
-            side: EvaluationSamples = tests.after if later else tests.before
-            sample, tokens = side.samples[example], side.tokens[example]
-            parts = self._completion(sample.text)
-            if later and self.difference:
-                parts = _difference(tests.before.samples[example].text, sample.text)
-            text = parts.append("\n")
-            for metric, title in headlines(self._here, tests.after.metrics, self.order.by).items():
-                change = tests.change(example, metric)
-                grown = f"  {'+' if change > 0 else ''}{number(change)}" if later and change else ""
-                text.append(f"\n{title} {number(sample.rewards.get(metric))}", DIM).append(grown)
-            errors = sample_errors(sample, self._here.settings, tokens)
-            note = ", ".join([asked_and_got(sample, self._here.settings, tokens), *errors])
-            view.show(f"{view.id}: {side.name}", note, text)
-
-    def _completion(self, text: str) -> Text:
-        """A text with what is searched for marked."""
-        found = Text(text[:MOST_CHARACTERS])
-        if self.query_text:
-            found.highlight_regex(re.compile(re.escape(self.query_text), re.IGNORECASE), MARK)
-        if more := max(len(text) - MOST_CHARACTERS, 0):
-            found.append(f"\n{more} more characters (c copies all)", DIM)
-        return found
-
-    def _rewards(self, group: Group, sample: SampledRollout) -> Text:
-        """What is wrong with the sample, and every reward, also what rewards logged, with its full name, if there are
-        too many for the table."""
-        errors = sample_errors(sample, self._here.settings)
-        text = Text(f"{', '.join(errors)}\n" if errors and self.order.by == "error" else "", style="")
-        text.stylize(ORANGE)
-        if len(sample.rewards) + len(sample.extra) >= MIN_REWARDS or (self.listing != "step" and sample.rewards):
-            names = headlines(self._here, list(sample.rewards)) if group.evaluation else sample.rewards
-            parts = [f"{name} {number(sample.rewards[name])}" for name in names]
-            parts += [] if sample.reward is None else [f"total {number(sample.reward)}"]
-            parts += [f"{clean(name)} {_logged(value)}" for name, value in sample.extra.items()]
-            text.append("  ".join(parts) + "\n", DIM)
-        return text.append("\n") if text else text
+    @property
+    def _look(self) -> Look:
+        return Look(self.query_text, self.order.by, self.difference)
 
     # what keys do
 
@@ -625,42 +497,3 @@ class Completions(Container):
     def scroll_text(self, by: int) -> None:
         for view in self.query(TextView):
             view.scroll_relative(y=by, animate=False)
-
-
-def _logged(value: str | int | float | bool | None) -> str:
-    """What a reward logged of a rollout."""
-    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else clean(str(value or "-"))
-
-
-def _where(source: Source) -> str:
-    return f"step {source}" if isinstance(source, int) else source
-
-
-def _known(hits: Hits, name: str, hit: int) -> float | None:
-    column = hits.column(name)
-    return None if column is None or column[hit] != column[hit] else column[hit]
-
-
-def _progress(scan: Scan) -> str:
-    """How far a search is, and what it left out; empty for one that has searched everything."""
-    if scan.running and not scan.complete:
-        return f"searching {scan.done / max(scan.files, 1):.0%}  esc stops"
-    parts = [f"stopped at {scan.done}/{scan.files} files"] if scan.cancelled else []
-    parts += [f"{scan.damaged} damaged lines"] if scan.damaged else []
-    parts += [f"the first {MAX_HITS} are listed"] if scan.hits.count > MAX_HITS else []
-    return "  ".join(parts)
-
-
-def _searched(scan: Scan) -> str:
-    if scan.running and not scan.complete:
-        return "searching"
-    return f"in {scan.done} files of completions" if scan.done else "there are no completions yet"
-
-
-def _difference(before: str, after: str) -> Text:
-    """The words of both texts, with those marked that went and came."""
-    text = Text()
-    for kind, words in changes(before[:MOST_COMPARED], after[:MOST_COMPARED]):
-        opening, closing = CHANGE_MARKS[kind]
-        text.append(f"{opening}{words}{closing}", style=CHANGE_STYLE[kind]).append(" ")
-    return text

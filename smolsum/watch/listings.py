@@ -1,209 +1,224 @@
-"""What the page of completions lists, read from the disk: searches over the whole run, and the test split before and
-after training. Both run in threads."""
+"""What the page of completions shows: the rows of each listing, and the text of what is under its bar, with what was
+searched for marked, with its rewards, or with what changed in it."""
 
-import math
 import re
-import threading
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from statistics import fmean, pstdev
 from typing import NamedTuple
 
-from smolsum.runs.evaluation_records import GENERATIONS, SCORES
+from rich.text import Text
+
+from smolsum.config.targets import TOKENS
+from smolsum.runs.pairs import BeforeAfter, headlines
 from smolsum.runs.reader import Run
-from smolsum.runs.samples import EvaluationSamples, error_size, read_samples, texts_of
-from smolsum.runs.search import Scan, Wanted
+from smolsum.runs.records import RunSettings, SampledRollout
+from smolsum.runs.samples import Group, asked_and_got, changes, clean, sample_errors
+from smolsum.runs.search import MAX_HITS, Hits, Scan, Source
+from smolsum.watch.formats import DIM, GREEN, ORANGE, RED, SKY, Rows, cut, ending, number
 
-WAIT_S = 0.05
-"""Seconds that a page waits for a search or a file that may end at once."""
-FOLLOW_S = 5.0
-"""Seconds after which a search looks for what the run has gained."""
-GROWN = 4 / 3
-"""Growth of the hits after which they are sorted anew, as sorting 200,000 takes a moment."""
-
-
-class Order(NamedTuple):
-    """What a listing is sorted by."""
-
-    by: str = "sample"
-    backwards: bool = False
-
-
-class Searches:
-    """The searches of a view, which follow the run."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._scans: dict[Wanted, Scan] = {}
-        self._order: tuple[tuple[object, ...], Sequence[int]] = ((), ())
-
-    def keep(self, *wanted: Wanted) -> None:
-        """Begin these searches or let them follow the run, and end all others."""
-        for other in [one for one in self._scans if one not in wanted]:
-            self._scans.pop(other).cancel()
-        for one in wanted:
-            scan = self._scans.get(one)
-            if scan is None:
-                scan = self._scans[one] = Scan(self._run.paths, one, self._run.settings)
-                scan.follow(WAIT_S)
-            elif time.monotonic() - scan.followed > FOLLOW_S:
-                scan.follow()
-
-    def of(self, wanted: Wanted) -> Scan:
-        return self._scans[wanted]
-
-    def order(self, wanted: Wanted, order: Order) -> Sequence[int]:
-        """Return the hits as they are listed."""
-        scan, natural = self._scans[wanted], order.by == "sample"
-        key = (wanted, order, scan.running)
-        if self._order[0] != key or len(scan.hits) > len(self._order[1]) * (1 if natural else GROWN):
-            self._order = key, scan.hits.order(order.by, backwards=order.backwards)
-        return self._order[1]
-
-    def progress(self) -> object:
-        """Return how far the searches are, to be compared with what this was before."""
-        return [(scan.done, scan.hits.count, scan.running and not scan.complete) for scan in self._scans.values()]
-
-    def stop(self) -> bool:
-        """End the searches that are under way; whether there was one."""
-        running = [scan for scan in self._scans.values() if scan.running]
-        for scan in running:
-            scan.cancel()
-        return bool(running)
+NAME = 12
+"""Characters of the name of a prompt or evaluation in a table."""
+BEFORE, AROUND = 12, 120
+"""Characters of a hit's text before what was searched for, and in all."""
+GONE = "its file is there no more"
+MIN_REWARDS = 3
+"""Rewards from which the texts repeat them with their full names."""
+CHANGE_STYLE = {"same": "", "gone": f"strike {RED}", "new": f"underline {GREEN}"}
+CHANGE_MARKS = {"same": ("", ""), "gone": ("[-", "-]"), "new": ("{+", "+}")}
+MOST_CHARACTERS, MOST_COMPARED = 100_000, 20_000
+"""Characters of a text that are shown, and that are compared word by word."""
+MARK = f"bold reverse {ORANGE}"
 
 
-@dataclass(frozen=True)
-class BeforeAfter:
-    """The same examples in two evaluations."""
+class Look(NamedTuple):
+    """How the user wants to see texts: what was searched for, what the listing is sorted by, with the changes."""
 
-    before: EvaluationSamples
-    after: EvaluationSamples
-    examples: Sequence[str]
-    """ids, in the order of the list"""
-    names: Sequence[str]
-    """of all evaluations that can be compared with the first one"""
-    missing: str = ""
-    """why there is nothing to compare"""
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is no later evaluation yet."""
-        return self.before is self.after
-
-    @property
-    def sort_keys(self) -> list[str]:
-        return list(dict.fromkeys(["sample", "tokens", *self.after.metrics, "error"]))
-
-    def change(self, example: str, metric: str) -> float | None:
-        """Return by how much a measure of an example grew; None where one of the values is missing."""
-        old, new = (one.samples[example].rewards.get(metric) for one in (self.before, self.after))
-        return None if old is None or new is None else new - old
+    query: str
+    by: str
+    difference: bool
 
 
-class PairReader:
-    """Reads the evaluations of a run on the test split, each once, and pairs two of them."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._known: dict[str, tuple[tuple[int, int], EvaluationSamples]] = {}
-        """by evaluation: bytes of its two files, and its completions"""
-        self._thread: threading.Thread | None = None
-        self._pair: tuple[tuple[object, ...], BeforeAfter] | None = None
-
-    @property
-    def running(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    def read(self, later: int, order: Order, wanted: str) -> BeforeAfter:
-        """Return the first evaluation next to the later one with this index (-1: the newest of the training), or alone
-        before there is one, as far as they are read; an example that is `wanted` comes first."""
-        own, names = self._names()
-        if not names:
-            return _nothing("no evaluation has completions: training evaluates at its start and after each stage")
-        first, rest = names[0], names[1:] or names
-        newest = max((place for place, name in enumerate(rest) if name in own), default=len(rest) - 1)
-        second = rest[newest if later < 0 else min(later, len(rest) - 1)]
-        stale = [one for one in (first, second) if one not in self._known or self._known[one][0] != self._version(one)]
-        if stale and not self.running:
-            self._thread = threading.Thread(target=self._load, args=(stale,), name="smolsum-pairs", daemon=True)
-            self._thread.start()
-            self._thread.join(WAIT_S)
-        if first not in self._known or second not in self._known:
-            return _nothing(f"reading {' and '.join(dict.fromkeys((first, second)))}")
-        (version, before), (later_version, after) = self._known[first], self._known[second]
-        if not any(name in after.samples for name in before.samples):
-            return _nothing(f"{first} and {second} have no example in common", rest)
-        key = (first, version, second, later_version, order, wanted)
-        if self._pair is None or self._pair[0] != key:
-            pair = BeforeAfter(before, after, [name for name in before.samples if name in after.samples], rest)
-            self._pair = key, self._sorted(pair, order, wanted)
-        return self._pair[1]
-
-    def _names(self) -> tuple[list[str], list[str]]:
-        """The evaluations that training makes, and all that have completions: those first, in order."""
-        paths = self._run.paths
-        own = [paths.stage_evaluation(label).name for label in ("start", *self._run.stages)]
-        others = sorted(path.name for path in paths.evaluations.glob("*") if path.name not in own)
-        return own, [name for name in (*own, *others) if texts_of(paths.evaluations / name)]
-
-    def _version(self, name: str) -> tuple[int, int]:
-        files = (self._run.paths.evaluations / name / file for file in (GENERATIONS, SCORES))
-        texts, scores = (path.stat().st_size if path.is_file() else 0 for path in files)
-        return texts, scores
-
-    def _load(self, names: list[str]) -> None:
-        for name in names:
-            version = self._version(name)  # before the files are read: what comes meanwhile makes this stale
-            self._known[name] = version, read_samples(self._run.paths.evaluations / name)
-
-    def _sorted(self, pair: BeforeAfter, order: Order, wanted: str) -> BeforeAfter:
-        """The examples in the order of the data, or by the length or what is wrong after training, or by the change of
-        a measure; the greatest first, or the reverse, what is missing last."""
-        after, settings = pair.after, self._run.settings
-        examples = sorted(pair.examples, key=lambda name: bool(wanted) and not is_meant(name, wanted))
-
-        def key(name: str) -> float:
-            if order.by == "tokens":
-                value: float | None = after.tokens[name]
-            elif order.by == "error":
-                value = error_size(after.samples[name], settings, after.tokens[name])
-            else:
-                value = pair.change(name, order.by)
-            return math.inf if value is None else value if order.backwards else -value
-
-        if order.by in pair.sort_keys[1:]:
-            examples.sort(key=key)
-        elif order.backwards:
-            examples.reverse()
-        return BeforeAfter(pair.before, after, examples, pair.names)
+def rollout_rows(
+    group: Group, kept: Sequence[SampledRollout], settings: RunSettings, last: str, order: str, *, ascii: bool
+) -> Rows:
+    """Return a row for each rollout: tokens, the total, the advantage, every reward and what rewards logged; at its end
+    the worker or what is wrong (`last`)."""
+    signals = list(dict.fromkeys(name for sample in kept for name in sample.rewards))
+    extras = list(dict.fromkeys(name for sample in kept for name in sample.extra))
+    total = ["total"] if len(signals) != 1 else []
+    rows = []
+    for sample in kept:
+        asked = "" if sample.target is None or settings.unit != TOKENS else f"/{sample.target}"
+        cells = [str(sample.number + 1), f"{sample.tokens}{asked}{_ellipsis(ascii) if sample.truncated else ''}"]
+        cells += [number(sample.reward)] if total else []
+        cells += ["-" if sample.advantage is None else f"{sample.advantage:+.2f}"]
+        cells += [number(sample.rewards.get(name)) for name in signals]
+        cells += [_logged(sample.extra.get(name)) for name in extras]
+        ends = {"error": ", ".join(sample_errors(sample, settings)), "worker": sample.worker}
+        rows.append([*cells, *([ends[last]] if last else [])])
+    rewards = [sample.reward for sample in group.samples if sample.reward is not None]
+    mean = f"mean {number(fmean(rewards))}  std {number(pstdev(rewards))}  " if rewards else ""
+    note = f"{order}  {mean}v{group.samples[0].version}  {group.prompt_id}"
+    titles = ["#", "tok", *total, "adv", *signals, *(clean(name) for name in extras), *([last] if last else [])]
+    return Rows("", note, titles, rows, left=(last,))
 
 
-def _nothing(missing: str, names: Sequence[str] = ()) -> BeforeAfter:
-    none = EvaluationSamples("")
-    return BeforeAfter(none, none, (), names, missing)
+def hit_row(scan: Scan, hit: int, shown: str, query: str, settings: RunSettings, *, ascii: bool) -> list[str | Text]:
+    """Return where a hit is from, the number that hits are sorted by, and the text around what was found."""
+    sample, hits = scan.sample(hit), scan.hits
+    if sample is None:
+        return [_where(hits.source(hit)), "", "", "", Text(GONE, style=ORANGE)]
+    value = number(_known(hits, shown, hit))
+    if shown == "error":
+        value = (sample_errors(sample, settings) or ["-"])[0]
+    name, text = ending(clean(sample.prompt_id), NAME, ascii=ascii), sample.text.replace("\n", " ")
+    begin = max(text.lower().find(query.lower()) - BEFORE, 0)
+    line = Text(f"{_ellipsis(ascii) if begin else ''}{text[begin : begin + AROUND]}")
+    line.highlight_words([query], f"bold {ORANGE}", case_sensitive=False)
+    return [_where(hits.source(hit)), name, str(sample.number + 1), value, cut(line, AROUND, ascii=ascii)]
 
 
-def is_meant(example: str, query: str) -> bool:
-    """Return whether a search names an example: by its id, or by the number that the id ends with (17: test-0017)."""
-    number = re.fullmatch(r"(?:.*\D)?0*(\d+)", example)
-    return example == query or (number is not None and query.lstrip("0") == number[1].lstrip("0") and query.isdigit())
+def time_rows(scan: Scan, order: str) -> Rows:
+    """Return a row for each step at which a prompt was sampled, and each evaluation: rollouts, mean tokens and
+    rewards."""
+    hits, spans = scan.hits, scan.hits.spans()
+    if not spans:
+        return Rows("", progress_of(scan), [""], [[searched(scan)]])
+    columns = ["tokens", "reward", *hits.signals]
+    rows = []
+    for span in spans:
+        values = [[known for hit in span if (known := _known(hits, name, hit)) is not None] for name in columns]
+        means = [number(fmean(found)) if found else "-" for found in values]
+        rows.append([_where(hits.source(span[0])), str(len(span)), *means])
+    note = progress_of(scan) or order
+    if len(spans) == 1 and not scan.running:
+        note = "sampled once so far; b compares the test split before and after"
+    return Rows("", note, ["step", "n", *columns], rows, left=("step",))
 
 
-def has_example(run: Run, query: str) -> bool:
-    """Return whether a search names an example of the first evaluation that has completions."""
-    folder = run.paths.stage_evaluation("start")
-    with suppress(OSError):
-        ids = re.findall(rb'"id": ?"([^"]*)"', (folder / GENERATIONS).read_bytes()) if query.isprintable() else []
-        return any(is_meant(name.decode(errors="replace"), query) for name in ids)
-    return False
+def test_rows(run: Run, tests: BeforeAfter, by: str, order: str, *, ascii: bool) -> Rows:
+    """Return a row for each example: tokens and measures before and after training, and what is wrong."""
+    if tests.missing:
+        return Rows("", "", [""], [[tests.missing]])
+    arrow = ">" if ascii else "→"
+    sides = (tests.before,) if tests.alone else (tests.before, tests.after)
+    measures = headlines(run, tests.after.metrics, by)
+    rows = []
+    for name in tests.examples:
+        errors = [", ".join(sample_errors(one.samples[name], run.settings, one.tokens[name])) or "-" for one in sides]
+        cells = [arrow.join(str(one.tokens[name]) for one in sides)]
+        cells += [arrow.join(number(one.samples[name].rewards.get(m)) for one in sides) for m in measures]
+        rows.append([clean(name), *cells, f" {arrow} ".join(errors)])
+    note = order
+    if by in tests.after.metrics and by != "tokens" and not tests.alone:
+        note = note.replace(f"by {by}", f"by change of {measures.get(by, by)}")
+    if len(tests.names) > 1:
+        note = f"[ ] {tests.names.index(tests.after.name) + 1}/{len(tests.names)}  {note}"
+    return Rows("", note, ["example", "tokens", *measures.values(), "errors"], rows, left=("example", "errors"))
 
 
-def headlines(run: Run, metrics: Sequence[str], sort: str = "") -> dict[str, str]:
-    """Return the measures of an example that the task puts first, after the one that examples are sorted by, with the
-    titles that the task gives them."""
-    known = [name for name in metrics if name != "tokens"]
-    titles: Mapping[str, str] = {
-        name if name in known else name.rpartition("/")[2]: title for name, title in run.headlines.items()
-    }
-    return {name: titles.get(name, name) for name in dict.fromkeys((sort, *titles)) if name in known}
+def _ellipsis(ascii: bool) -> str:
+    return ".." if ascii else "…"
+
+
+def rollout(run: Run, group: Group, sample: SampledRollout, first: Group | None, look: Look, *, repeated: bool) -> Text:
+    """Return a rollout with its rewards, references and prompt. With `look.difference`, what changed since `first`, the
+    rollouts when the prompt was first sampled; `repeated`: the rewards, too, where they may not be in the table."""
+    title, parts = "COMPLETION", _marked(sample.text, look.query)
+    if look.difference and not group.evaluation:
+        title += "  no earlier rollouts of this prompt"
+        if first is not None:
+            title = f"COMPLETION  changed since step {first.step}"
+            parts = _difference(first.samples[min(sample.number, len(first.samples) - 1)].text, sample.text)
+    text = Text.assemble((title, f"bold {SKY}"), "\n", _rewards(run, group, sample, look, repeated=repeated), parts)
+    for place, reference in enumerate(group.references):
+        more = f" {place + 1}" if len(group.references) > 1 else ""
+        text.append_text(Text.assemble("\n\n", (f"REFERENCE{more}", f"bold {SKY}"), "\n", reference))
+    text.append_text(Text.assemble("\n\n", ("PROMPT", f"bold {SKY}"), "\n"))
+    return text.append(group.post or "an evaluation does not keep its prompts", "" if group.post else DIM)
+
+
+def side(run: Run, tests: BeforeAfter, example: str, name: str, look: Look) -> tuple[str, str, Text]:
+    """Return title, note and text of an example as the first evaluation has it (`before`), or the later (`after`)."""
+    later = name == "after"
+    if not example:
+        return name, "", Text()
+    if later and tests.alone:
+        return "after", "", Text("not yet: training evaluates after each stage", style=DIM)
+    own = tests.after if later else tests.before
+    sample, tokens = own.samples[example], own.tokens[example]
+    text = _marked(sample.text, look.query)
+    if later and look.difference:
+        text = _difference(tests.before.samples[example].text, sample.text)
+    text.append("\n")
+    for metric, title in headlines(run, tests.after.metrics, look.by).items():
+        change = tests.change(example, metric)
+        grown = f"  {'+' if change > 0 else ''}{number(change)}" if later and change else ""
+        text.append(f"\n{title} {number(sample.rewards.get(metric))}", DIM).append(grown)
+    errors = sample_errors(sample, run.settings, tokens)
+    return f"{name}: {own.name}", ", ".join([asked_and_got(sample, run.settings, tokens), *errors]), text
+
+
+def _marked(text: str, query: str) -> Text:
+    """A text with what is searched for marked."""
+    found = Text(text[:MOST_CHARACTERS])
+    if query:
+        found.highlight_regex(re.compile(re.escape(query), re.IGNORECASE), MARK)
+    if more := max(len(text) - MOST_CHARACTERS, 0):
+        found.append(f"\n{more} more characters (c copies all)", DIM)
+    return found
+
+
+def _rewards(run: Run, group: Group, sample: SampledRollout, look: Look, *, repeated: bool) -> Text:
+    """What is wrong with the sample, and every reward, also what rewards logged, with its full name, if there are too
+    many for the table."""
+    errors = sample_errors(sample, run.settings) if look.by == "error" else []
+    text = Text()
+    if errors:
+        text.append(f"{', '.join(errors)}\n", ORANGE)
+    if len(sample.rewards) + len(sample.extra) >= MIN_REWARDS or (repeated and sample.rewards):
+        names = headlines(run, list(sample.rewards)) if group.evaluation else sample.rewards
+        parts = [f"{name} {number(sample.rewards[name])}" for name in names]
+        parts += [] if sample.reward is None else [f"total {number(sample.reward)}"]
+        parts += [f"{clean(name)} {_logged(value)}" for name, value in sample.extra.items()]
+        text.append("  ".join(parts) + "\n", DIM)
+    return text.append("\n") if text else text
+
+
+def _logged(value: str | int | float | bool | None) -> str:
+    """What a reward logged of a rollout."""
+    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else clean(str(value or "-"))
+
+
+def _difference(before: str, after: str) -> Text:
+    """The words of both texts, with those marked that went and came."""
+    text = Text()
+    for kind, words in changes(before[:MOST_COMPARED], after[:MOST_COMPARED]):
+        opening, closing = CHANGE_MARKS[kind]
+        text.append(f"{opening}{words}{closing}", style=CHANGE_STYLE[kind]).append(" ")
+    return text
+
+
+def _where(source: Source) -> str:
+    return f"step {source}" if isinstance(source, int) else source
+
+
+def _known(hits: Hits, name: str, hit: int) -> float | None:
+    column = hits.column(name)
+    return None if column is None or column[hit] != column[hit] else column[hit]
+
+
+def progress_of(scan: Scan) -> str:
+    """How far a search is, and what it left out; empty for one that has searched everything."""
+    if scan.running and not scan.complete:
+        return f"searching {scan.done / max(scan.files, 1):.0%}  esc stops"
+    parts = [f"stopped at {scan.done}/{scan.files} files"] if scan.cancelled else []
+    parts += [f"{scan.damaged} damaged lines"] if scan.damaged else []
+    parts += [f"the first {MAX_HITS} are listed"] if scan.hits.count > MAX_HITS else []
+    return "  ".join(parts)
+
+
+def searched(scan: Scan) -> str:
+    if scan.running and not scan.complete:
+        return "searching"
+    return f"in {scan.done} files of completions" if scan.done else "there are no completions yet"

@@ -115,8 +115,10 @@ def test_settings_of_another_kind(tmp_path: Path, capsys: pytest.CaptureFixture[
             paths.config.write_text(content)
             draw_all(paths)
             await draw_pages(app, pilot, paths)
-            assert main(["runs", "--runs-dir", str(tmp_path)]) == 0
-            assert "made" in capsys.readouterr().out, content
         await draw_pages(app, pilot, paths, PAGES)
 
     drive(WatchApp(read_run(paths)), script)
+    for content in CONTENTS:
+        paths.config.write_text(content)
+        assert main(["runs", "--runs-dir", str(tmp_path)]) == 0
+        assert "made" in capsys.readouterr().out, content

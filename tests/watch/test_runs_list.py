@@ -12,10 +12,11 @@ from support.views import Click, Gone, On, alive, drive, play, walk
 from support.watching import append, make_run, measured, row, screen, status
 from textual.pilot import Pilot
 
+from smolsum.runs.listing import RunList
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import LAST_BYTES, Run, Tail
 from smolsum.watch.app import WatchApp
-from smolsum.watch.runs_list import RunList, age, run_rows
+from smolsum.watch.runs_list import age, run_rows
 
 
 def aged(paths: RunPaths, seconds: float) -> RunPaths:
