@@ -56,7 +56,6 @@ class Completions(Container):
 
     DEFAULT_CSS = """
     Completions { layout: vertical; }
-    Completions > Input { height: 1; border: none; padding: 0 1; background: $surface; }
     Completions #listing { layout: horizontal; height: 1fr; }
     Completions #listing > RowTable { width: 2fr; }
     Completions #texts { layout: horizontal; width: 3fr; height: 1fr; }
@@ -70,7 +69,8 @@ class Completions(Container):
     _searches: Searches
 
     def compose(self) -> ComposeResult:
-        search = Input(placeholder="a text in any sample, or the number of a prompt (17)", select_on_focus=True)
+        placeholder = "a text in any sample, or the number of a prompt (17)"
+        search = Input(placeholder=placeholder, select_on_focus=True, compact=True)
         search.display = False
         yield search
         with Container(id="listing"):

@@ -59,7 +59,6 @@ class ViewPage(Container):
     Alerts VerticalScroll { scrollbar-size-vertical: 1; }
     Alerts VerticalScroll Pane { height: auto; min-height: 3; }
     .-narrow Alerts { layout: vertical; }
-    Metrics > Input { height: 1; border: none; padding: 0 1; background: $surface; }
     Results Horizontal { height: 1fr; }
     .-narrow Results Horizontal, .-low Results Horizontal { display: none; }
     """
@@ -149,7 +148,7 @@ class Metrics(ViewPage):
         return moment_of(self)
 
     def compose(self) -> ComposeResult:
-        search = Input(placeholder="metrics with this in their name")
+        search = Input(placeholder="metrics with this in their name", compact=True)
         search.display = False
         yield search
         yield RowTable()

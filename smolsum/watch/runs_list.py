@@ -55,7 +55,6 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
     RunSwitcher { align: center middle; background: $background 60%; }
     RunSwitcher > Vertical { width: 120; max-width: 100%; height: 90%; border: round $foreground; padding: 0 1;
                              border-title-style: bold; background: $background; }
-    RunSwitcher Input, RunSwitcher Input:focus { border: none; height: 1; padding: 0; background: $surface; }
     RunSwitcher RowTable { border: none; }
     RunSwitcher Static { height: auto; color: $foreground 85%; }
     """
@@ -91,7 +90,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield Filter(placeholder="type to filter by name, state or stage", select_on_focus=False)
+            yield Filter(placeholder="type to filter by name, state or stage", select_on_focus=False, compact=True)
             yield RowTable()
             yield Static(id="queue")
             yield Static("enter shows  tab compares it, or those marked  space marks  ctrl-s sorts  esc back")

@@ -188,7 +188,6 @@ class InputDialog(ModalScreen[str | None]):
     InputDialog { align: center middle; background: $background 60%; }
     InputDialog > Vertical { width: 70; max-width: 90%; height: auto; border: round $foreground; padding: 1 2;
                           background: $background; }
-    InputDialog Input, InputDialog Input:focus { border: none; height: 1; background: $surface; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c,ctrl+q", "dismiss", priority=True)]
 
@@ -199,7 +198,7 @@ class InputDialog(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Static(Content(self._text))
-            yield Input()
+            yield Input(compact=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip())

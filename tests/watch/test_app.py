@@ -82,7 +82,9 @@ def test_browser(tmp_path: Path) -> None:
         ("tab tab tab s s j", "by length", "rollout 2"),
         ("n", "prompt 2/2"),
         ("p d", "changed since step 1"),
-        ("slash =landlord enter", "/landlord"),
+        ("slash", "the number of a prompt (17)"),
+        ("=landlord", " landlord "),
+        ("enter", "/landlord"),
         ("escape", Gone("/landlord")),
     )
 
@@ -254,7 +256,9 @@ def test_all_metrics(tmp_path: Path) -> None:
     play(
         make_run(tmp_path),
         ("tab tab", f"{known} of {known}"),
-        ("slash =MEAN_L enter", f"2 of {known}"),
+        ("slash", "metrics with this in their name"),
+        ("=MEAN_L", "MEAN_L "),
+        ("enter", f"2 of {known}"),
         ("down v", f"*  {name}"),
         ("enter", On("chart"), f"╭─ {name}"),
         ("escape tab", On("charts"), "╭─ validation/completions/mean_l"),
