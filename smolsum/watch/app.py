@@ -30,8 +30,8 @@ from smolsum.watch.widgets import InputDialog, TextView
 
 Request = Literal["pause", "resume", "stop"]
 CONFIRM = "stop"
-MOST_ROUNDS = 50
-"""Looks at a screen that does not come to rest."""
+QUIET_TURNS, MOST_TURNS = 8, 2000
+"""Turns of the loop in which nothing is to be done, after which the screen is at rest; and in all."""
 MOST_PINNED = 6
 SCROLLED = 5
 """Lines by which a key scrolls the text of a completion; pages of lines are scrolled by what fits on the screen."""
@@ -435,14 +435,15 @@ def plain_page(run: Run, others: Sequence[Run], options: ViewOptions, size: tupl
     return asyncio.run(drawn())
 
 
-async def settled(app: App[None], pilot: Pilot[None]) -> list[str]:
-    """Return the lines on the screen once they stay: what is drawn may set off another drawing, as a resized chart
-    does, and the keys come last."""
-    lines: list[str] = []
-    for _ in range(MOST_ROUNDS):
-        for _ in range(4):
-            await pilot.pause(0)
-        before, lines = lines, screen_text(app)
-        if lines == before and lines[-1]:
+async def settled(app: RunView, pilot: Pilot[None]) -> list[str]:
+    """Return the lines on the screen once no widget has anything to do, and the keys, which come last, are there."""
+    quiet = 0
+    for _ in range(MOST_TURNS):
+        await pilot.pause(0)  # a turn of the loop, and a drawing
+        busy = any(one.message_queue_size for one in (app, app.screen, *app.screen.walk_children()))
+        quiet = 0 if busy or not screen_text(app)[-1] else quiet + 1
+        if quiet == QUIET_TURNS:
+            app.draw()  # again, in the sizes that widgets have by now
+        if quiet == 2 * QUIET_TURNS:
             break
-    return lines
+    return screen_text(app)
