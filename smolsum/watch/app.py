@@ -437,13 +437,17 @@ def plain_page(run: Run, others: Sequence[Run], options: ViewOptions, size: tupl
 
 async def settled(app: RunView, pilot: Pilot[None]) -> list[str]:
     """Return the lines on the screen once no widget has anything to do, and the keys, which come last, are there."""
+    await _at_rest(app, pilot)
+    app.draw()  # again, in the sizes that widgets have by now
+    await _at_rest(app, pilot)
+    return screen_text(app)
+
+
+async def _at_rest(app: RunView, pilot: Pilot[None]) -> None:
     quiet = 0
     for _ in range(MOST_TURNS):
         await pilot.pause(0)  # a turn of the loop, and a drawing
         busy = any(one.message_queue_size for one in (app, app.screen, *app.screen.walk_children()))
         quiet = 0 if busy or not screen_text(app)[-1] else quiet + 1
         if quiet == QUIET_TURNS:
-            app.draw()  # again, in the sizes that widgets have by now
-        if quiet == 2 * QUIET_TURNS:
-            break
-    return screen_text(app)
+            return
