@@ -437,9 +437,11 @@ def plain_page(run: Run, others: Sequence[Run], options: ViewOptions, size: tupl
 
 async def settled(app: RunView, pilot: Pilot[None]) -> list[str]:
     """Return the lines on the screen once no widget has anything to do, and the keys, which come last, are there."""
+    app.polls.pause()
     await _at_rest(app, pilot)
     app.draw()  # again, in the sizes that widgets have by now
     await _at_rest(app, pilot)
+    app.polls.resume()
     return screen_text(app)
 
 

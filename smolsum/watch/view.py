@@ -132,7 +132,7 @@ class RunView(App[None]):
         self._name_pages()
         self.query_one(Tabs).can_focus = False
         await self._fill("overview")
-        self.set_interval(POLL_S, self._poll)
+        self.polls = self.set_interval(POLL_S, self._poll)
         self.draw()
 
     def on_ready(self) -> None:
