@@ -2,6 +2,7 @@
 for the view, a list that is read in portions and kept."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
@@ -39,6 +40,8 @@ class Listed:
     """by stage, where stages differ: `length > meteor`"""
     started: str
     """ISO 8601; empty where it is not known"""
+    changed: str
+    """when one of its files last changed, ISO 8601; empty where it has no file"""
     hint: str
     """the command that helps where something is wrong"""
     metrics: dict[str, float | None]
@@ -79,10 +82,19 @@ def _run(paths: RunPaths) -> Listed:
         model=run.settings.model,
         rewards=" > ".join(dict.fromkeys(rewards)),
         started=run.info.created,
+        changed=_changed(paths.status, paths.metrics, paths.events, *paths.evaluations.glob(f"*/{SUMMARY}")),
         hint=hint,
         metrics=metrics,
         titles=titles,
     )
+
+
+def _changed(*files: Path) -> str:
+    times = []
+    for file in files:
+        with suppress(OSError):
+            times.append(file.stat().st_mtime)
+    return datetime.fromtimestamp(max(times), UTC).isoformat(timespec="milliseconds") if times else ""
 
 
 def _representative(run: Run) -> Summary:
@@ -115,6 +127,7 @@ def _evaluation(folder: Path) -> Listed:
         model=summary.model.path,
         rewards="",
         started="",
+        changed=_changed(folder / SUMMARY),
         hint=hint,
         metrics=metrics,
         titles=titles,
