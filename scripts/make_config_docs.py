@@ -28,7 +28,12 @@ All settings, by section of a configuration file. `scripts/make_config_docs.py` 
 
 A setting comes from the strongest layer that has it: defaults, the profile `default`, the model's preset, the task,
 `--preset`, `--config FILE`, the environment (folders and workers only), `--strategy` and `--reward`, and last the other
-flags and `--set SECTION.SETTING=VALUE`. `smolsum train --dry-run` prints every setting with its source.
+flags and `--set SECTION.SETTING=VALUE`. `smolsum train --dry-run` prints every setting with its source, and the
+strategy with the reason for it.
+
+The stages are those of the strategy: of `--strategy`, else of a file with stages, else of the task. Of summaries that
+is `constrained`, or `finetuned` where `--reward length` leaves it nothing to reward. `--set stages.NAME.SETTING=VALUE`
+needs a strategy with a stage of that name.
 
 Every run starts from `presets/profiles/default.toml`, which overrides the defaults of the records: where the two
 differ, the table shows both. The presets of models and tasks override both.

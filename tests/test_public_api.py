@@ -98,8 +98,9 @@ def test_page_trains_a_policy_in_40_lines(
 def test_page_runs_reads_and_compares(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its other code: a whole run, its rewards, and a paired test; here with small settings."""
     monkeypatch.chdir(tmp_path)
-    small = SETTINGS | {"sampling.max_new_tokens": 24, "data.path": str(data), "train.validate_every": 0}
-    small |= {"stages.length.steps": 1, "stages.quality.steps": 1}
+    small = {key: value for key, value in SETTINGS.items() if not key.startswith("stages.")}
+    small |= {"sampling.max_new_tokens": 24, "data.path": str(data), "train.validate_every": 0}
+    small |= {"stages.constrained.steps": 2}
     make_config = smolsum.make_config
 
     def make_small(*, settings: dict[str, Any], **names: str) -> Config:

@@ -24,6 +24,7 @@ from smolsum.cli.serve_worker import serve_worker
 from smolsum.cli.stats import stats
 from smolsum.cli.track import track
 from smolsum.cli.train import train
+from smolsum.cli.verify import verify
 from smolsum.cli.watch import watch
 from smolsum.errors import SmolsumError, UsageError
 
@@ -113,6 +114,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "stats": stats,
     "plan": plan,
     "report": report,
+    "verify": verify,
     "export": export,
     "push": push,
     "track": track,

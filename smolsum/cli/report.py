@@ -7,6 +7,10 @@ import typer
 
 from smolsum import console
 from smolsum.cli.options import RunsFlag, runs_folder
+from smolsum.errors import SmolsumError
+
+SHOWN = 20
+"""lines that differ and are printed"""
 
 
 def report(
@@ -31,6 +35,9 @@ def report(
             show_default=False,
         ),
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing: say where the report that is there differs from its runs.")
+    ] = False,
     runs_dir: RunsFlag = None,
 ) -> None:
     """Write the tables and figures of a study from its runs; print the file.
@@ -40,6 +47,8 @@ def report(
       smolsum report runs/*
     For a paper:
       smolsum report runs/* --format latex
+    Whether each number of it is from these runs:
+      smolsum report runs/* --format latex --check
 
     Runs that are damaged, unfinished or of another kind are left out with a warning. The same runs give the same bytes.
     """
@@ -48,7 +57,7 @@ def report(
     from smolsum.results.report.build import build
     from smolsum.results.report.collect import gather
     from smolsum.results.report.compatibility import comparable
-    from smolsum.results.report.write import write
+    from smolsum.results.report.write import differences, write
 
     planned = read_plan(plan) if plan else None
     inputs = comparable(gather(runs, runs_folder(runs_dir)))
@@ -58,4 +67,13 @@ def report(
         console.warn(notice)
     alone = inputs.trained[0].paths.root if len(runs) == 1 and len(inputs.trained) == 1 else None
     folder = output or (alone / "report" if alone else Path("report"))
-    console.data(str(write(build(inputs, planned), folder, form)))
+    page = build(inputs, planned)
+    if not check:
+        console.data(str(write(page, folder, form)))
+        return
+    path, found = differences(page, folder, form)
+    for text in found[:SHOWN]:
+        console.narrate(text)
+    if found:
+        raise SmolsumError(f"{path} is not what these runs give: {len(found)} lines differ", hint="write it again")
+    console.data(str(path))

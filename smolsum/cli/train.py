@@ -62,9 +62,10 @@ def train(
         list[str] | None,
         typer.Option(
             metavar="STRATEGY",
-            help="finetuned: length first, then quality; included: both at once; constrained: quality as high as the "
-            "length allows; sft-constrained: the same after some supervised steps; other tasks have their own; "
-            "repeatable; all: finetuned and included, or each of another task.  [default: the task's, finetuned]",
+            help="constrained: quality as high as the length allows; finetuned: length first, then quality; included: "
+            "both at once; sft-constrained: as constrained, after some supervised steps; other tasks have their own; "
+            "repeatable; all: the study's finetuned and included, or each of another task.  [default: the task's, "
+            "constrained]",
         ),
     ] = None,
     reward: Annotated[
@@ -73,7 +74,8 @@ def train(
             metavar="SIGNALS",
             help="Quality signals: rouge, meteor, bleu or several joined by '-', grounded among them for names and "
             "numbers that the source has, overlong to punish coming near the token limit, judge or preference to ask "
-            "judge.model; length: no quality signal; repeatable; all: the study's six.  [default: the task's, meteor]",
+            "judge.model; length: no quality signal, with finetuned where no strategy is named; repeatable; all: the "
+            "study's six.  [default: the task's, meteor]",
         ),
     ] = None,
     constraint: Annotated[
@@ -97,7 +99,7 @@ def train(
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Settings in TOML; a run's config.toml repeats that run.")
     ] = None,
-    sets: Annotated[list[str] | None, set_option("grpo.beta=0.1 or stages.length.steps=50")] = None,
+    sets: Annotated[list[str] | None, set_option("grpo.beta=0.1 or stages.constrained.steps=50")] = None,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the run.  [default: model, strategy, rewards and time]")
     ] = None,
@@ -138,7 +140,7 @@ def train(
 
     \b
     Minutes on two CPU cores:
-      smolsum train --model tiny --strategy finetuned --reward meteor
+      smolsum train --model tiny --reward meteor
     The learning rate for a model of your own:
       smolsum train --model ./my-model --find-lr
     The whole study; finished runs are not trained again:
@@ -215,6 +217,8 @@ def train(
         resolved, small = _with_rates(resolved, advise=not output.quiet)
         forecast = None if output.quiet else _forecast(resolved.config)  # before any output, as it may fail
         console.data(render_with_sources(resolved).rstrip())
+        if resolved.strategy and not output.quiet:
+            console.narrate(f"strategy {resolved.strategy.name}: {resolved.strategy.reason}")
         if forecast:
             _show_forecast(resolved.config, *forecast)
             if small:

@@ -33,6 +33,7 @@ from smolsum.config.presets import (
     task_defaults,
 )
 from smolsum.config.sections import SECTIONS, STAGE_FIELDS, Config, StageConfig, TaskConfig, to_toml
+from smolsum.config.strategies import ChosenStrategy, choose_strategy, missing_stage_hint, strategy_layer
 from smolsum.errors import UsageError, nearest
 
 INHERITED = {
@@ -51,9 +52,6 @@ OWN = {"steps": 0, "epochs": 1.0, "temperature_end": 0.0, "learn": "rewards"} | 
 """What a stage alone has, with the values of those that it leaves out."""
 ENVIRONMENT = {"SMOLSUM_RUNS_DIR": "run.dir", "SMOLSUM_WORKERS": "workers.urls"}
 """Variables that are read, with the settings that they give."""
-
-SYNONYMS = {"joint": "included", "combined": "included", "staged": "finetuned", "sequential": "finetuned"}
-"""What others call a strategy, for the hint where it is unknown."""
 
 
 def _hints(section: str, record: type[Any]) -> dict[str, Any]:
@@ -121,6 +119,8 @@ class Resolved:
 
     config: Config
     sources: Mapping[str, str]
+    strategy: ChosenStrategy | None = None
+    """whose stages these are; None where a file gives the stages"""
 
 
 @dataclass(frozen=True)
@@ -174,12 +174,19 @@ def resolve(
     for variable, key in ENVIRONMENT.items():
         if environ.get(variable):
             _lay(given, [Entry(key, environ[variable], f"environment {variable}")], "user", schema)
+    chosen = None
     if strategy is not None or reward is not None or not _stage_names(given):
-        chosen = [task.presets.strategy, *(name for kind, name in shipped if kind == "strategies")][-1]
-        layer = strategy_layer(chosen if strategy is None else strategy, reward, task)
+        by_preset = next((name for kind, name in reversed(shipped) if kind == "strategies"), None)
+        chosen = choose_strategy(strategy, by_preset, reward, task)
+        layer = strategy_layer(chosen.name, reward, task)
         _lay(given, [entry for entry in layer if not _is_the_models_own(entry.key, given)], "preset", schema)
+    for key, _, source in typed:
+        stage = key.split(".")[1] if key.startswith("stages.") else ""
+        if stage and stage not in (there := _stage_names(given)):
+            hint = missing_stage_hint(stage, there, [reward], task)
+            raise UsageError(f"{source}: {key}: the run has no stage {stage!r}", hint=hint)
     _lay(given, typed, "typed", schema)
-    return _build(given, schema)
+    return replace(_build(given, schema), strategy=chosen)
 
 
 def find_schema(
@@ -233,55 +240,6 @@ def _model_layer(model: str, task: ConfigurableTask) -> tuple[str, list[Entry]]:
     raise UsageError(f"flag --model: unknown model {model!r}", hint=nearest(model, options))
 
 
-def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) -> list[Entry]:
-    """Return a strategy's stages with the signals of --reward in them, without stages that have no signal left."""
-    if strategy not in task.presets.strategies:
-        hint = nearest(SYNONYMS.get(strategy, strategy), task.presets.strategies)
-        raise UsageError(f"flag --strategy: unknown strategy {strategy!r}", hint=hint)
-    chosen = task.presets.reward if reward is None else reward
-    signals = parse_reward(chosen, task.rewards.signals) if chosen else ()
-    quality = () if signals == ("length",) else signals
-    quality_source = f"default reward {task.presets.reward}" if reward is None else "flag --reward"
-    found, empty, takes_reward = [], set(), False
-    for key, value, source in read_for(task, "strategies", strategy):
-        if not (key.endswith(".rewards") and isinstance(value, Sequence)):
-            found.append(Entry(key, value, source))
-            continue
-        takes_reward = True
-        weights: dict[str, str] = {}
-        for word in value:
-            weights |= dict.fromkeys(quality, quality_source) if word == "quality" else {word: source}
-        found += [Entry(f"{key}.{signal}", 1.0, origin) for signal, origin in weights.items()]
-        if not weights:
-            empty.add(key.removesuffix(".rewards"))
-    if reward is not None and not takes_reward:
-        raise UsageError(
-            f"flag --reward: strategy {strategy} of task {task.name} names all of its signals",
-            hint=f"--set stages.{next(iter(task.presets.strategies[strategy]['stages']))}.rewards.SIGNAL=WEIGHT",
-        )
-    left = [entry for entry in found if ".".join(entry.key.split(".")[:2]) not in empty]
-    if empty and not any(entry.key.startswith("stages.") and entry.key.count(".") == 1 for entry in left):
-        raise UsageError(
-            f"flag --reward: strategy {strategy} has nothing to reward without a quality signal",
-            hint=f"--reward {task.presets.reward or next(iter(task.rewards.signals))}, or another --strategy",
-        )
-    return left
-
-
-def parse_reward(text: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Return the signals of a reward such as `meteor-rouge`. Raises UsageError where one is unknown or named twice."""
-    signals = tuple(text.split("-"))
-    for signal in signals:
-        if signal not in known:
-            study = text.replace("rouge-l", "rouge")  # the name in the study, where a hyphen joins nothing
-            hint = f"--reward {study}" if study != text else nearest(signal, known)
-            raise UsageError(f"flag --reward: unknown signal {signal!r} in {text!r}", hint=hint)
-    if len(set(signals)) < len(signals):
-        hint = f"--reward {'-'.join(dict.fromkeys(signals))}, and --set for weights"
-        raise UsageError(f"flag --reward: {text!r} names a signal twice", hint=hint)
-    return signals
-
-
 def _split_set(text: str) -> tuple[str, str]:
     """Return key and text of one `--set key=value`."""
     key, equals, right = (part.strip() for part in text.partition("="))
@@ -315,9 +273,6 @@ def _lay(
             raise schema.unknown(key, source)
         checked = check_value(key, hint, value, source)
         match key.split("."):
-            case ["stages", name, *_] if by == "typed" and f"stages.{name}" not in given:
-                names = _stage_names(given)
-                raise UsageError(f"{source}: {key}: the run has no stage {name!r}", hint=nearest(name, names))
             case ["stages", name]:
                 check_value(f"{key}: the name of a stage", StageName, name, source)
                 given.setdefault(key, Given(None, source, by))

@@ -27,7 +27,7 @@ from smolsum.grpo.stateful import Stateful
 from smolsum.policy import distributed
 from smolsum.rewards.combine import score_and_combine
 from smolsum.rewards.signal import Background, RewardLog, Signal, TrainerState, Values
-from smolsum.rollout.source import GroupRequest, Source
+from smolsum.rollout.source import REFERENCE, WORKER, GroupRequest, Source
 from smolsum.tasks.base import Measure, MetricRow
 from smolsum.tasks.text_metrics import repeated_trigrams
 from smolsum.types import Prompt, RolloutGroup
@@ -120,6 +120,8 @@ class Batch:
                 "worker": rollout.worker,
                 "policy_version": rollout.policy_version,
                 "seed": rollout.seed,
+                # what this process samples follows from the weights and the seed
+                **({} if rollout.worker in (WORKER, REFERENCE) else {"logprobs": list(rollout.logprobs)}),
                 **({} if g else {"messages": group.prompt.messages, "references": group.prompt.references}),
             }
             for p, group in enumerate(self.groups)

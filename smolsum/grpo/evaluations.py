@@ -41,7 +41,7 @@ def evaluate(session: Session, label: str, *, on_sample: bool = False) -> None:
     keeper = session.keeper
     if not isinstance(keeper, RunKeeper):
         return  # the first rank evaluates
-    folder, job = keeper.paths.stage_evaluation(label), _job(session, keeper.paths, label)
+    folder, job = keeper.paths.stage_evaluation(label), evaluation_job(session, keeper.paths, label)
     part = replace(job, prompts=start_sample(session.setup, session.config)) if on_sample else job
     if (read_summary(folder).n if has_scores(folder) else 0) < len(part.prompts):
         keeper.interruptible = True  # no step has to be finished: a stop ends it at once
@@ -62,7 +62,7 @@ def start_sample(setup: Setup, config: Config) -> tuple[Prompt, ...]:
     return tuple(prompt for prompt in every if prompt.id in drawn)
 
 
-def _job(session: Session, paths: RunPaths, label: str) -> EvaluationJob:
+def evaluation_job(session: Session, paths: RunPaths, label: str) -> EvaluationJob:
     """Return the evaluation of the whole split."""
     setup, prompts = session.setup, session.setup.prompts["test"]
     return EvaluationJob(

@@ -16,6 +16,7 @@ from smolsum.config.resolve import Schema, find_schema, model_path, resolve
 from smolsum.config.run_labels import FINETUNED, LENGTH_ONLY, label_of, reward_of, strategy_of
 from smolsum.config.sections import Config
 from smolsum.config.stages import needs_data, planned_steps
+from smolsum.config.strategies import missing_stage_hint
 from smolsum.errors import SmolsumError, UsageError, nearest
 from smolsum.files import digest
 from smolsum.grpo.difficulty import planned_kinds
@@ -204,7 +205,9 @@ def _configs(selection: Selection, sets: Sequence[str], **layers: Any) -> list[C
     names = list(dict.fromkeys(name for config in found.values() for name in config.stages))
     for text in sets:
         if (stage := _stage(text)) is not None and stage not in names:
-            raise UsageError(f"--set {text}: no run here has a stage {stage!r}", hint=f"choose from {', '.join(names)}")
+            task = TASKS[next(iter(found.values())).task.name]
+            hint = missing_stage_hint(stage, names, selection.rewards, task)
+            raise UsageError(f"--set {text}: no run here has a stage {stage!r}", hint=hint)
     return [
         resolved(*one, [text for text in sets if _stage(text) in (None, *config.stages)])
         for one, config in found.items()

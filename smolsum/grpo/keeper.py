@@ -21,6 +21,7 @@ from smolsum.results.evaluate.tables import headline_table, missing_warnings
 from smolsum.rollout.sampling_count import SamplingCount, ShowCount
 from smolsum.runs.checkpoints import Checkpoint, Validation, list_checkpoints, validation
 from smolsum.runs.control import Heartbeat, is_requested, take_request, wait_while_paused, withdraw_all
+from smolsum.runs.digests import record_files
 from smolsum.runs.mirror import Mirror
 from smolsum.runs.paths import RunPaths, acquire, create_run, last_attempt, open_run, planned_name
 from smolsum.runs.reader import Run
@@ -194,6 +195,7 @@ class RunKeeper(Keeper):
         else:
             write_info(self.paths, self.config, plan, dict(fingerprints), setup.provenance)
             copy_plugins(self.paths, plugin_copies(setup.plugins))
+        record_files(self.paths, self.paths.config, self.paths.info, *sorted(self.paths.plugins.rglob("*")))
         self._saved = StageCheckpoints(self.paths, self.config, plan, fingerprints, busy=lambda: self._mirror.busy)
         point, damaged = self._saved.point, self._saved.damaged
         if self._resumed:

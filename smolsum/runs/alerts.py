@@ -279,13 +279,13 @@ def _off_target(run: Run) -> Alert | None:
     now = fmean(hits[-ENOUGH:])
     if best - now < 0.3:
         return None
-    return Alert(
-        "warning",
-        f"{now:.0%} of the completions have the wanted length, down from {best:.0%}",
-        "another signal pulls the length away: raise the weight of length"
-        if "length" in run.weights()
-        else f"stage {run.stage} does not reward the length: --strategy included rewards both, from the start",
-    )
+    if "length" in run.weights():
+        advice = "another signal pulls the length away: raise the weight of length"
+    elif any(name.startswith("constraint/length_") for name in run.row):
+        advice = f"the constraint on it does not hold: sample cooler (stages.{run.stage}.temperature)"
+    else:
+        advice = f"stage {run.stage} does not reward the length: --strategy constrained keeps it, included rewards both"
+    return Alert("warning", f"{now:.0%} of the completions have the wanted length, down from {best:.0%}", advice)
 
 
 def _damaged(run: Run) -> Alert | None:

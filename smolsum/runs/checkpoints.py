@@ -22,6 +22,7 @@ import xxhash
 from smolsum.config.sections import StageConfig
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import point, sync, to_json, writing
+from smolsum.runs.digests import record_files
 from smolsum.runs.paths import LATEST, RunPaths, list_runs, open_run
 from smolsum.runs.records import SCHEMA_VERSION, CheckpointMeta, StageSettings
 from smolsum.runs.typed_json import encode, parse
@@ -68,6 +69,7 @@ def save(paths: RunPaths, step: int, write: Callable[[Path], None], meta: Mappin
         # sealed as a reader gets it: keys as text, tuples as lists
         checksum = _seal(json.loads(encode(CheckpointMeta, facts)))
         (temporary / META).write_bytes(to_json(facts | {"checksum": checksum}, indent=2))
+    record_files(paths, paths.checkpoint(step) / META)
     return paths.checkpoint(step)
 
 
@@ -81,6 +83,7 @@ def copy(checkpoint: Checkpoint, paths: RunPaths) -> Checkpoint:
                 os.link(checkpoint.path / name, target)
             except OSError:  # another disk, or one without hard links
                 shutil.copyfile(checkpoint.path / name, target)
+    record_files(paths, paths.checkpoint(checkpoint.step) / META)
     return Checkpoint(paths.checkpoint(checkpoint.step), checkpoint.step, checkpoint.meta)
 
 

@@ -1,7 +1,7 @@
 """The run directory: the place of each file of a run, and how runs are made, found and locked.
 
 runs/<name>/
-  config.toml  run.json  status.json  metrics.jsonl  events.jsonl  run.lock
+  config.toml  run.json  status.json  metrics.jsonl  events.jsonl  digests.jsonl  run.lock
   completions/step-000400.jsonl  checkpoints/step-000400/  eval/  logs/attempt_1.log  control/  trackers/
 runs/latest -> <name>
 """
@@ -61,6 +61,8 @@ class RunPaths:
     lock = _Place("run.lock")
     """locked while a trainer writes the run; has the process id and machine of the trainer"""
     evaluations = _Place("eval")
+    digests = _Place("digests.jsonl")
+    """of all that the run wrote (`runs/digests.py`)"""
     trackers = _Place("trackers")
     """how far each experiment tracker has the run"""
 

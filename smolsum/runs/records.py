@@ -5,6 +5,7 @@
     events.jsonl             Event             trackers/<name>.json  TrackedRun
     checkpoints/*/meta.json  CheckpointMeta    ../.grid.json         GridRecord
     metrics.jsonl            StepRow (its other keys are metrics, with a number or null)
+    digests.jsonl            DigestLine
 
 Unknown keys are accepted; fields that older runs lack have defaults. `typed_json` reads and writes them.
 """
@@ -220,6 +221,14 @@ class StepRow(Record, frozen=True):
     stage: str = ""
 
 
+class DigestLine(Record, frozen=True):
+    """A line of digests.jsonl (`runs/digests.py`)."""
+
+    of: str
+    sha256: str
+    chain: str
+
+
 class FileInfo(Record, frozen=True):
     """A file of a checkpoint."""
 
@@ -271,6 +280,8 @@ class SampledRollout(Record, frozen=True):
     worker: str = ""
     version: Count | None = field(name="policy_version", default=None)
     seed: int | None = None
+    logprobs: list[Number | None] = []
+    """the sampler's, of each token, where a worker sampled"""
     messages: list[Message] = []
     """those of the first rollout of a prompt"""
     references: list[str] = []

@@ -19,8 +19,9 @@ from smolsum.config.hub import hub_name
 from smolsum.config.sections import Config, to_toml
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import Lines, finite, read_bytes, read_jsonl, replace, to_json, whole_lines, writing
+from smolsum.runs import digests
 from smolsum.runs.checkpoints import list_checkpoints
-from smolsum.runs.paths import RunPaths, last_attempt
+from smolsum.runs.paths import RunPaths, last_attempt, step_name
 from smolsum.runs.records import SCHEMA_VERSION, Event, RunInfo, State, Status, StepRow
 from smolsum.runs.typed_json import checked, encode, parse, read, read_object
 
@@ -43,6 +44,7 @@ class RunWriter:
         self._attempt = attempt
         self._status: dict[str, Any] = {}
         self._lock = threading.Lock()  # the heartbeat comes from another thread
+        self._rollouts: dict[int, bytes] = {}  # of the step whose metrics are still to come
         with ExitStack() as files:
             self._metrics = files.enter_context(Lines(paths.metrics, paths.resume_command))
             self._events = files.enter_context(Lines(paths.events, paths.resume_command))
@@ -60,13 +62,17 @@ class RunWriter:
         first line of the file starts with `schema_version`."""
         first = self._metrics.size == 0
         head = {"schema_version": SCHEMA_VERSION} if first else {}
-        line = to_json(head | self._checked(row, "metrics", row["step"]))
+        step = int(row["step"] or 0)
+        line = to_json(head | self._checked(row, "metrics", step))
+        # first the digest: a resumed run discards one whose step is not there
+        digests.record(self._paths, {step_name(step): digests.of_bytes(line + self._rollouts.pop(step, b""))})
         self._metrics.append(line)
 
     def completions(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write the rollouts of a step, replacing those of an earlier attempt."""
         content = b"".join(to_json(self._checked(row, "completions", step)) for row in rows)
         replace(self._paths.completions(step), content, self._paths.resume_command)
+        self._rollouts = {step: content}
 
     def event(self, kind: str, message: str, **fields: Any) -> None:
         """Append an event: a sentence for the user, with its time (ISO 8601, UTC) and attempt."""
@@ -134,6 +140,7 @@ def discard_after(paths: RunPaths, step: int) -> int:
     They move to `logs/attempt_<n>-discarded.jsonl`, together with a half-written last line; n is the last attempt, so
     call this before the RunWriter of the next one is open. Events stay: they did happen.
     """
+    digests.record(paths, {f"{digests.DISCARDED}{step_name(max(0, step))}": ""})
     content, rows = read_bytes(paths.metrics), read_jsonl(paths.metrics)
     while rows and parse(rows[-1], StepRow, f"{paths.metrics}:{len(rows)}").step > step:
         rows.pop()

@@ -310,7 +310,7 @@ class Task:
         for name, stage in config.stages.items():
             trained = stage.trained_rewards
             rewarded = [s for s, weight in trained.items() if weight and s in self.rewards.length_signals]
-            bounded = [one.measured for one in parse_constraints(stage.constraints)]
+            bounded = dict.fromkeys(one.measured for one in parse_constraints(stage.constraints))
             signals = rewarded or [s for s in bounded if s in self.rewards.length_signals]
             if stage.mask_truncated and signals:
                 verb = "rewards" if rewarded else "has a constraint on"

@@ -45,8 +45,14 @@ def test_data_without_references_and_a_model_elsewhere(data: Path, call: Call) -
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("", "references 7 tokens, target 64: quality (meteor) will pull the length down"),
-        ("--set=task.target_tokens=2 --reward=rouge-bleu", "target 2: quality (bleu, rouge) will pull the length up"),
+        ("--strategy=finetuned", "references 7 tokens, target 64: quality (meteor) will pull the length down"),
+        (
+            "--strategy=included --set=task.target_tokens=2 --reward=rouge-bleu",
+            "target 2: quality (bleu, rouge) will pull the length up",
+        ),
+        ("", "target 64: quality (meteor) pulls the length down, and a constraint holds it"),
+        ("--constraint=none", "target 64: quality (meteor) will pull the length down"),
+        ("--constraint=bleu>=0.1", "target 64: quality (meteor) will pull the length down"),
         ("--set=task.target_tokens=7", ""),
         ("--reward=length", ""),
     ],
@@ -54,7 +60,10 @@ def test_data_without_references_and_a_model_elsewhere(data: Path, call: Call) -
 def test_a_dry_run_says_where_quality_pulls(data: Path, given: str, said: str, call: Call) -> None:
     """Only where a reward compares with references that are beyond the tolerance of the target."""
     _, err = done(call("train", "--dry-run", f"--set=data.path={data}", *given.split()), said)
-    assert ("will pull the length" in err) == bool(said)
+    assert [("will pull the length" in err), ("a constraint holds it" in err)] == [
+        part in said for part in ("will pull the length", "a constraint holds it")
+    ]
+    assert ("target" in err.splitlines()[-1]) == bool(said)
 
 
 def test_where_the_splits_are_from(tmp_path: Path, call: Call) -> None:

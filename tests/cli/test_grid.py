@@ -104,6 +104,7 @@ ALL, SEEDS = "--strategy=all --reward=rouge ", "--seeds=2 "
         (f"{ALL}--name mine", "--name"),
         (f"{ALL}--watch", "--watch"),
         (f"{ALL}--set=stages.polish.steps=3", "'polish'"),
+        (f"{SEEDS}--set=stages.quality.steps=3", "--strategy finetuned has that stage"),
         (f"{ALL}--reward=roug", "'roug'"),
         (f"{ALL}--model=tny", "'tny'"),
         (f"{ALL}--task=doc-qa --reward=all", "the task doc-qa has no list that 'all' stands for"),
@@ -129,27 +130,32 @@ def test_impossible_plans_are_usage_errors(flags: str, named: str, call: Call) -
 @pytest.mark.slow
 def test_seeds_are_crossed_with_settings(call: Call) -> None:
     """Seeds go on from the run's own; names say what differs; the first stage is shared where nothing in it differs."""
-    crossed = call("train", "--seeds=2", "--set=stages.quality.steps=10,20", "--dry-run")
+    crossed = call("train", "--strategy=finetuned", "--seeds=2", "--set=stages.quality.steps=10,20", "--dry-run")
     out, _ = done(crossed, "4 runs: 4 to train; 380 steps at most")  # 2 x 160 + 2 x 10 + 2 x 20
     assert planned(out) == [f"tiny-finetuned-meteor-steps{steps}-seed{seed}" for steps in (10, 20) for seed in (42, 43)]
     assert ["(shared)" in line for line in out.splitlines()[1:]] == [False, False, True, True]
-    out, _ = done(call("train", "--seeds=2", "--seed=7", "--reward=meteor", "--reward=rouge", "--dry-run", "-q"))
-    assert [name.rpartition("-")[2] for name in planned(out)] == ["seed7"] * 3 + ["seed8"] * 3
+    several = ["--seeds=2", "--seed=7", "--reward=meteor", "--reward=rouge", "--dry-run", "-q"]
+    for strategy, runs in ((["--strategy=finetuned"], 3), ([], 2)):  # the default begins with no length stage
+        out, _ = done(call("train", *several, *strategy))
+        assert [name.rpartition("-")[2] for name in planned(out)] == ["seed7"] * runs + ["seed8"] * runs
 
 
 def test_words_and_numbers_are_lists_and_texts_are_not(call: Call) -> None:
     """A comma in a text, such as a prompt or a path, belongs to it."""
     text = ["--set=task.system_prompt=Short, please.", "--dry-run", "-q"]
     out, _ = done(call("train", "--set=grpo.loss=grpo,dapo", *text))
-    assert planned(out) == ["tiny-finetuned-meteor-loss-grpo", "tiny-finetuned-meteor-loss-dapo"]
+    assert planned(out) == ["tiny-constrained-meteor-loss-grpo", "tiny-constrained-meteor-loss-dapo"]
     assert 'system_prompt = "Short, please."' in done(call("train", *text))[0]
 
 
 @pytest.mark.parametrize("rewards", [["--reward=length", "--reward=rouge"], ["--reward=rouge", "--reward=length"]])
 def test_length_alone_is_planned_once(rewards: list[str], call: Call, data: Path) -> None:
-    """With every strategy length alone is one run, not another one of the joint strategy."""
+    """With every strategy length alone is one run, not another one of the joint strategy. Without one it is the first
+    stage of the strategy with two, next to runs of the default."""
     out, _ = done(call("train", "--strategy=all", *rewards, "--dry-run", f"--set=data.path={data}"))
     assert planned(out) == ["tiny-length", "tiny-finetuned-rouge", "tiny-included-rouge"]
+    out, _ = done(call("train", *rewards, "--dry-run", f"--set=data.path={data}"))
+    assert planned(out) == ["tiny-length", "tiny-constrained-rouge"]
 
 
 @pytest.fixture(scope="module")
@@ -165,14 +171,14 @@ def test_a_plan_is_checked_as_its_runs_are(call: Call, data: Path, posts: Path) 
     """A line for each distinct problem, with the runs that have it, and the exit code of a single run; a run without
     the problem is not named."""
     rewards = ("--reward=length", "--reward=rouge", "--reward=bleu-rouge")
-    refused = call("train", *rewards, "--dry-run", f"--set=data.path={posts}")
+    refused = call("train", "--strategy=finetuned", *rewards, "--dry-run", f"--set=data.path={posts}")
     assert_refused(refused, "2 of 3 runs to train cannot be trained", "or --reward length")
     lines = refused[2].splitlines()[1:3]
     assert ["tiny-finetuned-rouge: stage quality uses rouge," in lines[0], "bleu" in lines[1]] == [True, True]
 
     place = ["--dry-run", f"--set=data.path={data}", "--set=engine.memory_budget_gb=0.01"]
     assert_refused(call("train", "--reward=rouge", *place), error=MachineError)
-    refused = call("train", "--reward=rouge", "--reward=bleu", *place)
+    refused = call("train", "--strategy=finetuned", "--reward=rouge", "--reward=bleu", *place)
     assert_refused(refused, "error: 3 of 3 runs to train cannot be trained\n", error=MachineError)
     counts = [refused[2].count(part) for part in ("cannot be trained", "tiny-", "without --dry-run")]
     assert counts == [1, 3, 0]
@@ -200,7 +206,8 @@ def test_runs_without_a_problem_are_trained(call: Call, posts: Path, tmp_path: P
     (tmp_path / "broken" / "config.json").write_text("{}")
     sets = ["stages.length.steps=1", "train.prompts_per_step=1", "train.validate_every=0", "task.target_tokens=7"]
     sets += ["sampling.max_new_tokens=8", f"data.path={posts}"]
-    command = ["--model=tiny", f"--model={tmp_path / 'broken'}", "--reward=length", "--reward=rouge", "--plain"]
+    command = ["--model=tiny", f"--model={tmp_path / 'broken'}", "--strategy=finetuned"]
+    command += ["--reward=length", "--reward=rouge", "--plain"]
     command += [f"--set={one}" for one in sets]
     refused = call("train", *command, "--dry-run")
     assert_refused(refused, "error: 3 of 4 runs to train cannot be trained\n", "without --dry-run the other runs")
@@ -252,6 +259,17 @@ def test_what_is_done_is_not_trained_again(whole: Path, data: Path, call: Call) 
     out, _ = done(call(*grid(data, whole, "--seed=7", "--dry-run")), "5 to train")
     assert planned(out) == [f"{name}-2" for name in RUNS]
     done(call(*grid(data, whole, "--set=engine.memory_budget_gb=4", "--dry-run")), "5 done")
+
+
+def test_runs_of_another_strategy_do_not_count(whole: Path, call: Call, data: Path) -> None:
+    """Those of the strategy with two stages are done where it is named, and are no runs of the default."""
+    command = [one for one in unnamed(data, whole) if not one.startswith(("--strategy", "--set=stages", "--quiet"))]
+    command += ["--reward=rouge", "--reward=bleu", "--dry-run"]
+    stages = [f"--set=stages.{name}.steps=2" for name in ("length", "quality")]
+    out, _ = done(call(*command, "--strategy=finetuned", *stages), "3 runs: 3 done")
+    assert planned(out) == list(RUNS[:3])
+    out, _ = done(call(*command), "2 runs: 2 to train")
+    assert planned(out) == ["tiny-constrained-rouge", "tiny-constrained-bleu"]
 
 
 def test_one_failure_does_not_stop_the_others(whole: Path, data: Path, tmp_path: Path, call: Call) -> None:

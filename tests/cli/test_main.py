@@ -102,6 +102,25 @@ def test_resume_takes_the_run_as_it_was(line: str, trainer: Trainer, stopped: Co
     assert trainer.calls == [{"config": as_it_was, "resume": line.split()[0]}]
 
 
+@pytest.mark.parametrize(("strategy", "stages"), [("finetuned", ["length", "quality"]), ("included", ["included"])])
+def test_a_run_of_another_default_keeps_its_strategy(
+    strategy: str, stages: list[str], trainer: Trainer, call: Call
+) -> None:
+    """Whether it is resumed or repeated: its config.toml has its stages, with those of a run from before the default
+    changed among them."""
+    done(call("train", f"--strategy={strategy}"))
+    config: Config = trainer.calls.pop()["config"]
+    file = create_run(Path("runs"), "old").config
+    file.write_text(to_toml(config))
+    done(call("train", "--resume=old"))
+    done(call("train", f"--config={file}", "--set=train.seed=7"))
+    assert [list(one["config"].stages) for one in trainer.calls] == [stages, stages]
+    assert trainer.calls[0]["config"].stages == trainer.calls[1]["config"].stages == config.stages
+    out, err = done(call("train", f"--config={file}", "--dry-run"))
+    assert list(tomli.loads(out)["stages"]) == stages
+    assert "strategy " not in err
+
+
 def test_resume_looks_where_runs_are_kept(stopped: Config, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     monkeypatch.setenv("SMOLSUM_RUNS_DIR", "elsewhere")
     done(call("train", "--resume", "first"))
@@ -125,11 +144,13 @@ def test_resume_changes_nothing(options: str, trainer: Trainer, call: Call) -> N
 def test_dry_run_prints_what_would_run(trainer: Trainer, call: Call) -> None:
     """A dry run prints a configuration that repeats it, the source of its values, the steps, and the memory."""
     settings = ("stages.length.steps=120", "stages.quality.steps=30", f"data.path={make_data(Path('posts'))}")
-    options = ["--model", "tiny", *(f"--set={setting}" for setting in settings)]
+    options = ["--model", "tiny", "--strategy", "finetuned", *(f"--set={setting}" for setting in settings)]
     out, err = done(call("train", *options, "--dry-run"))
     assert trainer.calls == []
     assert "# --set" in next(line for line in out.splitlines() if line.startswith("steps = 30"))
-    lines = [line.split() for line in err.splitlines()]
+    said, *rest = err.splitlines()
+    assert said == "strategy finetuned: flag --strategy"
+    lines = [line.split() for line in rest]
     assert lines[:4] == [["stage", "steps"], ["length", "120"], ["quality", "30"], ["memory", "GB"]]
     end = next(n for n, words in enumerate(lines) if words[0] == "peak")
     parts, (_, peak), (*words, without), (*limit, size), (first, *_) = lines[4:end], *lines[end : end + 4]
@@ -151,7 +172,10 @@ def test_dry_run_prints_what_would_run(trainer: Trainer, call: Call) -> None:
         # the memory of a model that is not here is not known yet, and nothing is downloaded
         ("--model a/not-here --set data.path=builtin:tldr-mini", ["memory: known once a/not-here is on this machine"]),
         # nine prompts twice, four a step, the last step filled up
-        ("--set data.path=data --set stages.quality.epochs=2", ["\nquality  5 (epochs = 2)\n"]),
+        ("--set data.path=data --set stages.constrained.epochs=2", ["\nconstrained  5 (epochs = 2)\n"]),
+        # the strategy where none is named, and why
+        ("--set data.path=data --reward=rouge", ["strategy constrained: the default of task tldr", "finetuned"]),
+        ("--set data.path=data --reward=length", ["strategy finetuned: --reward length leaves constrained,"]),
     ],
 )
 def test_dry_run_says_what_to_expect(flags: str, named: list[str], call: Call) -> None:

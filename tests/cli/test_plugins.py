@@ -80,10 +80,12 @@ def test_what_a_file_adds_goes_where_built_in_things_go(plan: Plan) -> None:
     """Its reward in --reward, in --set and in the plan; the file is named in the settings. A function of TRL's needs no
     change, and is chosen by its name; criteria join those of every task."""
     write("brevity.py", BREVITY)
-    out = plan("--plugin", "brevity.py", "--reward=brevity-meteor", "--set=stages.quality.rewards.brevity=0.5")
-    assert 'plugins = "brevity.py"' in out
-    assert "brevity = 0.5" in out
-    assert "mask_truncated = false" in out.partition("[stages.quality]")[2]
+    for flags, stage in (([], "constrained"), (["--strategy=finetuned"], "quality")):
+        weight = f"--set=stages.{stage}.rewards.brevity=0.5"
+        out = plan("--plugin", "brevity.py", "--reward=brevity-meteor", weight, *flags)
+        assert 'plugins = "brevity.py"' in out
+        assert "brevity = 0.5" in out
+        assert "mask_truncated = false" in out.partition(f"[stages.{stage}]")[2]
     write("rewards.py", TRL)
     assert "starts_with_a = 1.0" in plan("--plugin=rewards.py:starts_with_a", "--reward=starts_with_a")
     write("kind.py", criterion("'kindness', ('Is the output kind?',)"))
@@ -176,7 +178,7 @@ WRONG: list[tuple[str, str, str]] = [
     (function("class F: ..."), "--plugin=p.py", "no function marked"),
     (function("def f(completions, solution): ..."), "--plugin=p.py --reward=f", "'solution', and the train split"),
     (reward("f"), "--plugin=p.py --reward=g", "unknown signal 'g'"),
-    (reward("f"), "--plugin=p.py --set=stages.quality.rewards.g=1", "unknown signal 'g'"),
+    (reward("f"), "--plugin=p.py --set=stages.constrained.rewards.g=1", "unknown signal 'g'"),
     (reward("f"), "--plugin=p.py --set=rewards.on_error=go", "must be one of stop, missing"),
     (reward("f"), "--plugin=p.py --set=rewards.timeout_s=0", "rewards.timeout_s must be above"),
     (reward("f"), "--config=m.toml", "m.toml:2: run.plugins"),

@@ -15,6 +15,8 @@ from support.places import GOLDEN
 from support.refusals import assert_refused
 from support.studies import CRITERIA, PATHS, evaluation, judged, run
 
+from smolsum.errors import SmolsumError
+
 LAST = "eval/included-test"
 EXPECTED = GOLDEN / "report"
 MODEL = {"dtype": "bfloat16", "weights": "w1"}
@@ -324,6 +326,24 @@ def test_one_run_reports_into_itself(call: Call, runs: Path) -> None:
     """A report of a single run is in its directory; its empty cells name what a comparison lacks."""
     assert done(call("report", "meteor"))[0] == "runs/meteor/report/report.html\n"
     assert (runs / "meteor" / "report" / "report.html").exists()
+
+
+def test_a_report_is_checked_against_its_runs(call: Call, runs: Path) -> None:
+    """A digit that was changed in any format is found and shown with what the runs give; a report of other runs is not
+    of these, and one that is not there is missing."""
+    for form, name in (("html", "report.html"), ("md", "report.md"), ("json", "report.json"), ("latex", "report.tex")):
+        asked = ("report", "meteor", f"--format={form}")
+        done(call(*asked))
+        path = Path("runs/meteor/report", name)
+        assert done(call(*asked, "--check"))[0] == f"{path}\n"
+        text = path.read_text()
+        place = text.index("0.", len(text) // 2) + 2
+        changed = f"{text[:place]}{(int(text[place]) + 1) % 10}{text[place + 1 :]}"
+        path.write_text(changed)
+        assert_refused(call(*asked, "--check"), f"{path} is not what these runs give: 1 lines", error=SmolsumError)
+        assert path.read_text() == changed
+        path.unlink()
+        assert_refused(call(*asked, "--check"), f"{path} is missing", error=SmolsumError)
 
 
 def poems(root: Path, name: str, verse: list[dict[str, Any]], start: list[dict[str, Any]], **meant: Any) -> str:

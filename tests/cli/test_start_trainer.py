@@ -17,7 +17,7 @@ from smolsum.cli import start_trainer
 from smolsum.runs.control import is_requested, make_request
 from smolsum.runs.paths import RunPaths
 
-SHORT = ("--set", "stages.length.steps=4000", "--set", "stages.quality.steps=1", "--set", "train.validate_every=0")
+SHORT = ("--set", "stages.constrained.steps=4000", "--set", "train.validate_every=0")
 ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """Of two processors a trainer leaves one to its view."""
 

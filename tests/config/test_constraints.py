@@ -83,6 +83,8 @@ def test_stages_inherit_constraints_and_flags_replace_those_of_a_strategy() -> N
 @pytest.mark.parametrize("setting", ["constraint_method=pid", "constraint_weight=3", "constraint_limit=9"])
 def test_settings_of_constraints_need_one(setting: str) -> None:
     """They would change nothing; with a constraint they are accepted."""
-    with refuses(setting.split("=")[0], "constraint"):
-        resolve(TASKS, sets=[f"grpo.{setting}"])
-    assert resolve(TASKS, sets=[f"grpo.{setting}"], strategy="constrained")
+    for strategy in ("finetuned", "included"):
+        with refuses(setting.split("=")[0], "constraint"):
+            resolve(TASKS, sets=[f"grpo.{setting}"], strategy=strategy)
+    for strategy in ("constrained", None):
+        assert resolve(TASKS, sets=[f"grpo.{setting}"], strategy=strategy)

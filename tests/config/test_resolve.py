@@ -13,8 +13,9 @@ from support.places import ROOT
 from support.refusals import refuses
 
 from smolsum.config.presets import line_numbers
-from smolsum.config.resolve import Resolved, parse_reward, render_with_sources, resolve
+from smolsum.config.resolve import Resolved, render_with_sources, resolve
 from smolsum.config.sections import SECTIONS, Config, StageConfig, to_toml
+from smolsum.config.strategies import parse_reward
 from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
 from smolsum.tasks import TASKS
@@ -61,13 +62,16 @@ def test_sources_name_every_layer(tmp_path: Path) -> None:
         "model.path": "flag --model",
         "sampling.rollouts": "flag",
         "train.seed": "--set",
-        "stages.length.learning_rate": "stage default from optimizer.learning_rate",
-        "stages.length.steps": "preset models/tiny",
-        "stages.length.rewards.length": "preset strategies/finetuned",
-        "stages.quality.rewards.meteor": "default reward meteor",
+        "stages.constrained.learning_rate": "stage default from optimizer.learning_rate",
+        "stages.constrained.steps": "preset models/tiny",
+        "stages.constrained.constraints": "preset strategies/constrained",
+        "stages.constrained.rewards.meteor": "default reward meteor",
     }
     assert expected == {key: result.sources[key] for key in expected}
     assert result.config.run.dir == "/there"
+    two = resolved(strategy="finetuned", reward="rouge").sources
+    assert two["stages.length.rewards.length"] == "preset strategies/finetuned"
+    assert two["stages.quality.rewards.rouge"] == "flag --reward"
 
 
 @pytest.mark.parametrize(("target", "tolerance"), [(64, 5), (24, 2), (12, 1), (1, 1), (128, 10)])
@@ -170,8 +174,9 @@ def test_later_sets_win() -> None:
     """Of two --set for one key the later one counts, and it beats a flag. A weight joins the stage's other signals; a
     whole table replaces them."""
     assert resolved(sets=["train.seed=1", "train.seed=2"], flags={"train.seed": 3}).config.train.seed == 2
-    one = resolved(sets=["stages.quality.rewards.length=0.5"]).config
-    table = resolved(sets=["stages.quality.rewards.length=2.0", "stages.quality.rewards={rouge=2}"]).config
+    two = {"strategy": "finetuned"}
+    one = resolved(**two, sets=["stages.quality.rewards.length=0.5"]).config
+    table = resolved(**two, sets=["stages.quality.rewards.length=2.0", "stages.quality.rewards={rouge=2}"]).config
     assert one.stages["quality"].rewards == {"meteor": 1.0, "length": 0.5}
     assert table.stages["quality"].rewards == {"rouge": 2.0}
 
@@ -181,13 +186,17 @@ def test_set_never_crashes(right: str) -> None:
     """Whatever stands right of the equals sign is a value or a UsageError."""
     for key in ("run.name", "train.seed", "grpo.beta", "stages.length.rewards", "data"):
         with contextlib.suppress(UsageError):
-            resolved(sets=[f"{key}={right}"])
+            resolved(strategy="finetuned", sets=[f"{key}={right}"])
 
 
 @pytest.mark.parametrize(
     ("strategy", "reward", "rewards"),
     [
-        (None, None, {"length": ["length"], "quality": ["meteor"]}),
+        (None, None, {"constrained": ["meteor"]}),
+        (None, "bleu-rouge", {"constrained": ["bleu", "rouge"]}),
+        (None, "length", {"length": ["length"]}),
+        ("constrained", "meteor", {"constrained": ["meteor"]}),
+        ("finetuned", None, {"length": ["length"], "quality": ["meteor"]}),
         ("finetuned", "meteor-rouge", {"length": ["length"], "quality": ["meteor", "rouge"]}),
         ("finetuned", "length", {"length": ["length"]}),
         ("finetuned", "length-bleu", {"length": ["length"], "quality": ["length", "bleu"]}),
@@ -228,7 +237,10 @@ def test_which_strategy_is_chosen(tmp_path: Path) -> None:
     file, chosen = config_file(tmp_path, FILE_STAGES), {"presets": ["included"]}
     cases: list[tuple[dict[str, Any], list[str]]] = [
         ({"config_file": file, "strategy": "finetuned"}, ["length", "quality"]),
-        ({"config_file": file, "reward": "meteor"}, ["length", "quality"]),
+        ({"config_file": file, "reward": "meteor"}, ["constrained"]),
+        ({"config_file": file, "reward": "length"}, ["length"]),
+        ({"config_file": file}, ["first", "second"]),
+        ({}, ["constrained"]),
         (chosen, ["included"]),
         (chosen | {"reward": "bleu"}, ["included"]),
         (chosen | {"strategy": "finetuned"}, ["length", "quality"]),
@@ -236,6 +248,44 @@ def test_which_strategy_is_chosen(tmp_path: Path) -> None:
     ]
     for layers, stages in cases:
         assert list(resolved(**layers).config.stages) == stages, layers
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "reason"),
+    [
+        ({"reward": "meteor"}, "constrained", "the default of task tldr (others: --strategy finetuned, "),
+        ({"strategy": "finetuned"}, "finetuned", "flag --strategy"),
+        ({"presets": ["included"]}, "included", "--preset included"),
+        ({"reward": "length"}, "finetuned", "--reward length leaves constrained, the default, nothing to reward"),
+        ({"presets": ["included"], "reward": "length"}, "included", "--preset included"),
+        ({"flags": {"task.name": "ab-judge"}}, "judge", "the default of task ab-judge"),
+    ],
+)
+def test_the_choice_of_a_strategy_has_a_reason(given: dict[str, Any], name: str, reason: str) -> None:
+    found = resolved(**given).strategy
+    assert found is not None
+    assert (found.name, found.reason[: len(reason)]) == (name, reason)
+
+
+def test_stages_of_a_file_are_of_no_strategy(tmp_path: Path) -> None:
+    assert resolved(config_file=config_file(tmp_path, FILE_STAGES)).strategy is None
+
+
+@pytest.mark.parametrize("chosen", [{"strategy": "constrained"}, {"presets": ["constrained"]}])
+def test_a_strategy_that_is_named_is_not_replaced(chosen: dict[str, Any]) -> None:
+    """The length alone leaves it nothing to reward, which is said."""
+    with refuses("strategy constrained has nothing to reward", "--reward meteor, or another --strategy"):
+        resolved(**chosen, reward="length")
+
+
+@pytest.mark.parametrize("strategy", ["constrained", "finetuned", "included", "sft-constrained"])
+def test_the_settings_of_a_run_keep_its_strategy(strategy: str, tmp_path: Path) -> None:
+    """Whatever the default was when it began: a run's config.toml holds its stages, with which it resumes, is repeated
+    and is recognised in a grid."""
+    first = resolved(model="tiny", strategy=strategy).config
+    again = resolved(config_file=config_file(tmp_path, to_toml(first)), environ={"SMOLSUM_RUNS_DIR": "runs"})
+    assert again.config == first
+    assert again.strategy is None
 
 
 def test_stage_values_given_in_a_file_beat_stage_defaults(tmp_path: Path) -> None:
@@ -247,7 +297,7 @@ def test_stage_values_given_in_a_file_beat_stage_defaults(tmp_path: Path) -> Non
 
 def test_typed_run_value_reaches_the_stages(tmp_path: Path) -> None:
     """A value typed for the whole run also holds in stages that a file gave a value of their own."""
-    text = to_toml(resolved().config)
+    text = to_toml(resolved(strategy="finetuned").config)
     sets = ["grpo.beta=0.3", "stages.quality.beta=0.4"]
     stages = resolved(config_file=config_file(tmp_path, text), sets=sets).config.stages
     assert (stages["length"].beta, stages["quality"].beta) == (0.3, 0.4)
@@ -258,8 +308,9 @@ def test_epochs_displace_inherited_steps(tmp_path: Path) -> None:
     text = "[stages.quality]\nepochs = 2\nrewards = { bleu = 1.0 }\n"
     file = config_file(tmp_path, text)
     by_file = resolved(model="tiny", config_file=file).config
-    by_set = resolved(model="tiny", sets=["stages.quality.epochs=2.0"]).config
-    both = resolved(model="tiny", sets=["stages.quality.epochs=2.0", "stages.quality.steps=9"]).config
+    two: dict[str, Any] = {"model": "tiny", "strategy": "finetuned"}
+    by_set = resolved(**two, sets=["stages.quality.epochs=2.0"]).config
+    both = resolved(**two, sets=["stages.quality.epochs=2.0", "stages.quality.steps=9"]).config
     found = [(c.stages["quality"].steps, c.stages["quality"].epochs) for c in (by_file, by_set, both)]
     assert found == [(0, 2.0), (0, 2.0), (9, 2.0)]
 
@@ -306,6 +357,9 @@ def test_records_are_frozen() -> None:
         Config().run.name = "x"  # type: ignore[misc]
 
 
+FINETUNED = {"strategy": "finetuned"}
+
+
 @pytest.mark.parametrize(
     ("given", "source", "named", "hint"),
     [
@@ -321,8 +375,29 @@ def test_records_are_frozen() -> None:
         ({"sets": ["grpo.betta=1"]}, "--set: ", "key 'grpo.betta'", "did you mean grpo.beta?"),
         ({"sets": ["grop={beta=1}"]}, "--set: ", "key 'grop'", "did you mean grpo?"),
         ({"sets": ["seed=1"]}, "--set: ", "key 'seed'", "did you mean train.seed?"),
-        ({"sets": ["stages.qualty.steps=1"]}, "--set: ", "stage 'qualty'", "did you mean quality?"),
-        ({"sets": ["stages.quality.rewards.bleau=1"]}, "--set: ", "signal 'bleau'", "did you mean bleu?"),
+        (FINETUNED | {"sets": ["stages.qualty.steps=1"]}, "--set: ", "stage 'qualty'", "did you mean quality?"),
+        (
+            {"sets": ["stages.qualty.steps=1"]},
+            "--set: ",
+            "stage 'qualty'",
+            "did you mean quality, which --strategy finetuned has? Without it, choose from constrained",
+        ),
+        (
+            {"sets": ["stages.quality.steps=1"], "reward": "rouge"},
+            "--set: ",
+            "stage 'quality'",
+            "--strategy finetuned has that stage; without it, choose from constrained",
+        ),
+        (
+            {"flags": {"stages.constrained.steps": 1}, "strategy": "included"},
+            "flag: ",
+            "stage 'constrained'",
+            "--strategy constrained or --strategy sft-constrained has that stage; without it, choose from included",
+        ),
+        # with the length alone no strategy has a stage for quality
+        ({"sets": ["stages.quality.steps=1"], "reward": "length"}, "--set: ", "stage 'quality'", "choose from length"),
+        ({"sets": ["stages.zz.steps=1"]}, "--set: ", "stage 'zz'", "choose from constrained"),
+        ({"sets": ["stages.constrained.rewards.bleau=1"]}, "--set: ", "signal 'bleau'", "did you mean bleu?"),
         ({"sets": ["grpo.loss=grop"]}, "--set: ", "grpo, study, dr_grpo, dapo, gspo, cispo", "did you mean grpo?"),
         ({"sets": ["grpo.kl=other"]}, "--set: ", "grpo.kl", "leave grpo.kl out to get its default"),
         ({"sets": ["grpo.kl=k33"]}, "--set: ", "k1, k2, k3, got 'k33'", "did you mean k3?"),
@@ -354,9 +429,9 @@ def test_unknown_names(given: dict[str, Any], source: str, named: str, hint: str
 def test_bad_values_name_their_source(text: str) -> None:
     """A value of the wrong type or out of range is refused, with its source, its key and a remedy."""
     with refuses("--set: ", text.split("=")[0]):
-        resolved(sets=[text])
+        resolved(strategy="finetuned", sets=[text])
     with refuses("--set: ", "stage quality"):
-        resolved(sets=["stages.quality.rewards.meteor=0"])
+        resolved(strategy="finetuned", sets=["stages.quality.rewards.meteor=0"])
 
 
 def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
@@ -373,7 +448,7 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None
     sets = ["rewards.overlong_buffer=65", "sampling.max_new_tokens=64"]
     assert resolved(sets=sets).config.rewards.overlong_buffer == 65
     with refuses("--set: ", "rewards.overlong_buffer = 65", "--set rewards.overlong_buffer=12"):
-        resolved(sets=[*sets, "stages.quality.rewards.overlong=0.5"])
+        resolved(sets=[*sets, "stages.constrained.rewards.overlong=0.5"])
 
 
 @pytest.mark.parametrize(

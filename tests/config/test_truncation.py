@@ -93,34 +93,48 @@ def test_the_source_says_why(reward: str, reason: str) -> None:
 
 def test_a_signal_that_is_only_logged_does_not_count() -> None:
     """Of weight 0: the stage does not learn from it."""
-    assert left_out(resolved(model="qwen", sets=["stages.quality.rewards={meteor = 1.0, length = 0.0}"])) == {"quality"}
-    assert left_out(resolved(model="qwen", sets=["stages.quality.rewards={meteor = 1.0, length = 0.1}"])) == set()
+
+    def weighted(length: float) -> set[str]:
+        sets = [f"stages.quality.rewards={{meteor = 1.0, length = {length}}}"]
+        return left_out(resolved(model="qwen", strategy="finetuned", sets=sets))
+
+    assert weighted(0.0) == {"quality"}
+    assert weighted(0.1) == set()
 
 
 @pytest.mark.parametrize("value", [True, False])
 def test_a_users_own_value_counts(value: bool, tmp_path: Path) -> None:
     """From a file, from --set, and for one stage."""
-    mask, everywhere = f"mask_truncated={str(value).lower()}", {"length", "quality"} if value else set()
+    mask = f"mask_truncated={str(value).lower()}"
     (file := tmp_path / "mine.toml").write_text(f'[model]\npath = "{OUTSIDE}"\n[grpo]\n{mask}\n')
-    assert left_out(resolved(config_file=file)) == everywhere
-    assert left_out(resolved(model="qwen", sets=[f"grpo.{mask}"])) == everywhere
-    one = resolved(model="qwen", sets=[f"stages.length.{mask}"])
+    for strategy, stages in (("finetuned", {"length", "quality"}), (None, {"constrained"})):
+        everywhere = stages if value else set()
+        assert left_out(resolved(config_file=file, strategy=strategy)) == everywhere
+        assert left_out(resolved(model="qwen", strategy=strategy, sets=[f"grpo.{mask}"])) == everywhere
+    assert left_out(resolved(model="qwen", sets=[f"stages.constrained.{mask}"])) == (
+        {"constrained"} if value else set()
+    )
+    one = resolved(model="qwen", strategy="finetuned", sets=[f"stages.length.{mask}"])
     assert left_out(one) == {"quality"} | ({"length"} if value else set())
 
 
 @pytest.mark.parametrize(
-    ("task", "sets", "warned"),
+    ("task", "strategy", "sets", "warned"),
     [
-        ("tldr", ["grpo.mask_truncated=true"], ["stage length rewards length"]),
-        ("ab-judge", ["grpo.mask_truncated=true"], ["stage judge rewards notes_length"]),
-        ("tldr", ["stages.quality.mask_truncated=true"], []),
-        ("tldr", [], []),
-        ("ab-judge", [], []),
+        ("tldr", "finetuned", ["grpo.mask_truncated=true"], ["stage length rewards length"]),
+        ("tldr", None, ["grpo.mask_truncated=true"], ["stage constrained has a constraint on length"]),
+        ("ab-judge", None, ["grpo.mask_truncated=true"], ["stage judge rewards notes_length"]),
+        ("tldr", "finetuned", ["stages.quality.mask_truncated=true"], []),
+        ("tldr", "finetuned", [], []),
+        ("tldr", None, [], []),
+        ("ab-judge", None, [], []),
     ],
 )
-def test_leaving_out_what_length_punishes_warns(task: str, sets: list[str], warned: list[str]) -> None:
+def test_leaving_out_what_length_punishes_warns(
+    task: str, strategy: str | None, sets: list[str], warned: list[str]
+) -> None:
     """Where the user asks for it himself: each stage whose signals depend on length, with the remedy."""
-    found = TASKS[task].warnings(resolved(task, model=OUTSIDE, sets=sets).config)
+    found = TASKS[task].warnings(resolved(task, model=OUTSIDE, strategy=strategy, sets=sets).config)
     assert [text.partition(" but ")[0] for text in found] == warned
     assert all(text.endswith("--set grpo.mask_truncated=auto trains on them") for text in found)
 
@@ -128,7 +142,7 @@ def test_leaving_out_what_length_punishes_warns(task: str, sets: list[str], warn
 def test_the_settings_of_a_run_repeat_it(tmp_path: Path) -> None:
     """A config.toml holds what was decided for each stage; a typed value for the whole run replaces it."""
     file = tmp_path / "config.toml"
-    first = resolved(model="qwen").config
+    first = resolved(model="qwen", strategy="finetuned").config
     file.write_text(to_toml(first), encoding="utf-8")
     assert resolved(config_file=file).config == first
     assert left_out(resolved(config_file=file, sets=["grpo.mask_truncated=false"])) == set()

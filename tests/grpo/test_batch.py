@@ -250,7 +250,7 @@ def test_rows_keep_everything() -> None:
     assert rows[2] == {
         "prompt_id": "p", "sample": 0, "text": "", "token_ids": [9] * 5, "finish_reason": "length",
         "rewards": {"length": -0.5, "judge": None}, "reward": 4.0, "advantage": 0.25, "worker": "w",
-        "policy_version": 0, "seed": 0, "messages": (), "references": (),
+        "policy_version": 0, "seed": 0, "logprobs": [-3.0, -3.1, -3.2, -3.3, -3.4], "messages": (), "references": (),
     }  # fmt: skip
     assert ["references" in row for row in rows] == [True, False, True, False]
 

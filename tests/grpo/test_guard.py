@@ -29,8 +29,10 @@ guard.FIRST, guard.PULL, resume.LAST = 100, -99.0, 2
 
 
 def watched(task: str, *sets: str, stage: str) -> set[str]:
-    """The columns that the guard watches in a stage of a run with these settings."""
-    config = resolve(TASKS, flags={"task.name": task}, sets=sets).config
+    """The columns that the guard watches in a stage of a run with these settings, of the default strategy or of that
+    with two stages."""
+    strategy = "finetuned" if stage in ("length", "quality") else None
+    config = resolve(TASKS, flags={"task.name": task}, strategy=strategy, sets=sets).config
     return {one.column or one.name for one in open_guard(config, config.stages[stage], TASKS[task].evaluation).watched}
 
 
@@ -42,6 +44,8 @@ def test_it_watches_what_is_neither_rewarded_nor_bounded() -> None:
     assert "within_tol" not in watched("tldr", stage="length")
     bounded = watched("tldr", "grpo.constraints=repeated_trigrams <= 0.01; length within 1: 0.9", stage="quality")
     assert quality - bounded == {"within_tol", "repeated_trigrams"}
+    by_default = watched("tldr", stage="constrained")
+    assert quality - by_default == {"within_tol", "facts_wrong", "repeated_trigrams"}
     assert not watched("tldr", "train.guard=off", stage="quality")
     assert not watched("tldr", "stages.quality.learn=references", stage="quality")
 

@@ -41,7 +41,7 @@ def _without_functions() -> Iterator[None]:
 def test_rows_and_a_function_make_a_run(tmp_path: Path) -> None:
     """The function gets the rows' columns, its weight counts, and the run resumes from the kept rows."""
     given: dict[str, Any] = {"rewards": {even: 0.5, "meteor": 1.0}, "runs_dir": tmp_path, "quiet": True}
-    root = smolsum.train(data=POSTS, target=24, settings=SMALL, name="mine", **given)
+    root = smolsum.train(data=POSTS, target=24, strategy="finetuned", settings=SMALL, name="mine", **given)
     run = RunPaths(root)
     assert (root, "even = 0.5" in run.config.read_text()) == (tmp_path / "mine", True)
     for rollout in read_jsonl(run.completions(2)):

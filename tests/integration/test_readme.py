@@ -17,13 +17,15 @@ from smolsum.files import read_jsonl
 from smolsum.runs.typed_json import read_summary
 
 COMMANDS = {
-    "finetuned": ("README.md", "smolsum train --model tiny --strategy finetuned --reward meteor"),
+    "constrained": ("README.md", "smolsum train --model tiny --reward meteor"),
+    "finetuned": ("docs/tldr.md", "smolsum train --model tiny --strategy finetuned --reward meteor"),
     "included": ("docs/tldr.md", "smolsum train --model tiny --strategy included --reward meteor"),
     "strict-json": ("README.md", "smolsum train --task strict-json"),
     "doc-qa": ("README.md", "smolsum train --task doc-qa"),
     "ab-judge": ("README.md", "smolsum train --task ab-judge"),
 }
 IMPROVEMENTS = {
+    "constrained": [("start", "constrained", "off_target", "less"), ("start", "constrained", "meteor", "greater")],
     "finetuned": [("start", "length", "off_target", "less"), ("length", "quality", "meteor", "greater")],
     "included": [("start", "included", "off_target", "less"), ("start", "included", "meteor", "greater")],
     "strict-json": [("start", "standard", "passed", "greater")],

@@ -146,7 +146,7 @@ def test_damaged_lines_are_counted_once(tmp_path: Path) -> None:
 
 
 def test_a_length_that_is_lost_where_nothing_rewards_it(tmp_path: Path) -> None:
-    """A later stage that rewards quality alone is compared with the best of the whole run."""
+    """A later stage that rewards quality alone is compared with the best of the whole run. A constraint is named."""
     paths = make_run(tmp_path, steps=0, total=160)
     shares = {"length": 0.95, "quality": 0.1}
     rows = [row(step, 160) for step in range(1, 161)]
@@ -156,4 +156,8 @@ def test_a_length_that_is_lost_where_nothing_rewards_it(tmp_path: Path) -> None:
     (found,) = alerts(paths, "wanted length")
     assert "10% of the completions" in found.sentence
     assert "down from 95%" in found.sentence
-    assert "stage quality does not reward the length: --strategy included" in found.advice
+    assert "stage quality does not reward the length: --strategy constrained keeps it, included" in found.advice
+    append(paths.metrics, [row(161, 161) | {"length/within_tol": 0.1, "constraint/length_within_tolerance/share": 0.1}])
+    (found,) = alerts(paths, "wanted length")
+    assert "the constraint on it does not hold" in found.advice
+    assert "stages.quality.temperature" in found.advice

@@ -244,10 +244,10 @@ paths = RunPaths(Path(sys.argv[1]))
 with RunWriter(paths, 1) as writer:
     writer.metrics({"step": 1})
     writer.completions(1, [{"text": "kept"}])
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
     for attempt in (
-        lambda: writer.metrics({"step": 2, "x": "x" * 200}),
-        lambda: writer.completions(1, [{"text": "x" * 200}]),
+        lambda: writer.metrics({"step": 2, "x": "x" * 800}),
+        lambda: writer.completions(1, [{"text": "x" * 800}]),
     ):
         try:
             attempt()
@@ -275,7 +275,7 @@ def test_full_disk(small_disk: Path) -> None:
     paths = create_run(small_disk, "a")
     rows: list[Mapping[str, Any]] = [{"text": "x" * 1000}] * 40
     with RunWriter(paths, 1) as writer:
-        with refuses("full", paths.metrics, "free space", f"--resume {paths.root}", error=SmolsumError):
+        with refuses("full", paths.root, "free space", f"--resume {paths.root}", error=SmolsumError):
             for step in range(10_000):
                 writer.metrics({"step": step, "text": "x" * 700})
         with refuses("full", paths.completions(1), error=SmolsumError):

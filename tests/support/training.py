@@ -41,13 +41,13 @@ def make_data(folder: Path, **sizes: int) -> Path:
     return folder
 
 
-def arguments(data: Path, runs: Path, name: str, **changes: Any) -> list[str]:
+def arguments(data: Path, runs: Path, name: str, *, strategy: str = "finetuned", **changes: Any) -> list[str]:
     """The arguments of `smolsum` for a run of eight steps; `changes` are settings with __ for the dot."""
     settings = SETTINGS | {"data.path": str(data)} | {key.replace("__", "."): value for key, value in changes.items()}
     sets = [
         f"--set={key}={json.dumps(value) if not isinstance(value, str) else value}" for key, value in settings.items()
     ]
-    return ["train", "--model=tiny", "--runs-dir", str(runs), "--name", name, *sets]
+    return ["train", "--model=tiny", f"--strategy={strategy}", "--runs-dir", str(runs), "--name", name, *sets]
 
 
 def trained(data: Path, runs: Path, name: str, *more: str, **changes: Any) -> Path:
@@ -58,9 +58,9 @@ def trained(data: Path, runs: Path, name: str, *more: str, **changes: Any) -> Pa
 
 def included(data: Path, runs: Path, name: str, **changes: Any) -> list[str]:
     """The arguments of a run of one stage with both rewards."""
-    asked = arguments(data, runs, name, **changes)
+    asked = arguments(data, runs, name, strategy="included", **changes)
     two_stages = ("--set=stages.length", "--set=stages.quality")
-    return [*(one for one in asked if not one.startswith(two_stages)), "--strategy=included"]
+    return [one for one in asked if not one.startswith(two_stages)]
 
 
 def start(args: list[str]) -> subprocess.Popen[str]:

@@ -21,8 +21,8 @@ from smolsum.types import Prompt, RolloutGroup
 RANGE = ("task.targets=16-128", "task.held_out_targets=18-126/3")
 
 
-def resolved(*sets: str) -> Resolved:
-    return resolve(TASKS, model="tiny", sets=sets)
+def resolved(*sets: str, strategy: str | None = "finetuned") -> Resolved:
+    return resolve(TASKS, model="tiny", strategy=strategy, sets=sets)
 
 
 def config(*sets: str) -> Config:
@@ -57,6 +57,12 @@ def asking(target: int, tokens: int, text: str = "") -> RolloutGroup:
 def test_settings_that_mean_nothing_are_refused(sets: list[str], named: list[str]) -> None:
     with refuses(*named):
         resolved(*sets)
+
+
+def test_relabelling_needs_a_reward_of_the_length() -> None:
+    """Which the default strategy does not have: it bounds the length."""
+    with refuses("grpo.hindsight", "no stage rewards the length", "--strategy included"):
+        resolved("task.targets=16-128", "grpo.hindsight=1", strategy=None)
 
 
 def test_tolerance_of_a_range_is_a_share_unless_one_is_given() -> None:

@@ -32,7 +32,8 @@ PLAIN = [{"id": f"n{n}", "prompt": f"Post {n}.", "completion": f"Short {n}.", "s
 
 def stages(**rewards: dict[str, float]) -> dict[str, StageConfig]:
     """Stages of these names, with these weights of signals."""
-    return {name: replace(resolve(TASKS).config.stages["quality"], rewards=own) for name, own in rewards.items()}
+    one = resolve(TASKS, strategy="finetuned").config.stages["quality"]
+    return {name: replace(one, rewards=own) for name, own in rewards.items()}
 
 
 def row(**changes: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from smolsum.config.constraints import parse_constraints
 from smolsum.config.sections import Config
 from smolsum.config.targets import TOKENS
 from smolsum.policy.load import Policy, is_here, load_policy
@@ -62,15 +63,22 @@ def length_advice(config: Config, references: Sequence[int]) -> str:
     """
     own = getattr(config.task, "targets", "") or getattr(config.task, "unit", TOKENS) != TOKENS
     target = None if own else getattr(config.task, "target_tokens", None)
-    trained = {name for stage in config.stages.values() for name, weight in stage.trained_rewards.items() if weight}
-    compared = [name for name, facts in FACTS.items() if facts.by_reference and name in trained]
+    by_reference = {name for name, facts in FACTS.items() if facts.by_reference}
+    pulling = [
+        (stage, found)
+        for stage in config.stages.values()
+        if (found := by_reference & {name for name, weight in stage.trained_rewards.items() if weight})
+    ]
+    compared = [name for name in FACTS if any(name in found for _, found in pulling)]
     if target is None or not references or not compared:
         return ""
     mean = fmean(references)
     if abs(mean - target) <= getattr(config.task, "tolerance_tokens", 0):
         return ""
     way = "down" if mean < target else "up"
-    return f"references {mean:.0f} tokens, target {target}: quality ({', '.join(compared)}) will pull the length {way}"
+    held = all("length" in {one.measured for one in parse_constraints(stage.constraints)} for stage, _ in pulling)
+    will = f"pulls the length {way}, and a constraint holds it" if held else f"will pull the length {way}"
+    return f"references {mean:.0f} tokens, target {target}: quality ({', '.join(compared)}) {will}"
 
 
 def _tokenizing(config: Config) -> Policy:

@@ -20,6 +20,7 @@ from smolsum.policy import distributed
 from smolsum.policy.chat_template import shared_system
 from smolsum.policy.cpu import native
 from smolsum.policy.cpu.blas import preload
+from smolsum.policy.cpu.streams import kernels
 from smolsum.policy.device_memory import raise_wired_limit
 from smolsum.policy.load import Policy, is_here, load_policy, read_weights, weights_hash
 from smolsum.policy.logprobs import can_share_prefix
@@ -170,6 +171,7 @@ def _provenance(
             "system": platform.platform(),
             "python": platform.python_version(),
             "processor": platform.machine(),
+            "kernels": kernels(),
         },
     }
     if config.difficulty.by != "none":

@@ -87,3 +87,10 @@ def blas_threads(count: int) -> Iterator[None]:
 def _blas_libraries() -> ThreadpoolController:
     """Return the BLAS libraries of this process, looked up once, when all are loaded."""
     return ThreadpoolController()
+
+
+def kernels() -> str:
+    """Return what decides how this machine rounds, in words: its processor or GPU, and the kernels that the BLAS chose
+    for it."""
+    chosen = {str(one.get("architecture") or "") for one in _blas_libraries().info() if one["user_api"] == "blas"}
+    return ", ".join([str(mx.device_info().get("device_name", "")), *sorted(filter(None, chosen))])

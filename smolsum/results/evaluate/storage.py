@@ -42,8 +42,9 @@ import msgspec
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import Lines, json_objects, read_bytes, replace, to_json, whole_lines
 from smolsum.rollout.sampling_count import SamplingCounter
+from smolsum.runs.digests import record_files
 from smolsum.runs.evaluation_records import GENERATIONS, SCORES, SUMMARY, Generation, Score, Summary
-from smolsum.runs.paths import LATEST
+from smolsum.runs.paths import LATEST, RunPaths
 from smolsum.runs.records import SCHEMA_VERSION
 from smolsum.runs.typed_json import encode, has_scores, read_lines, read_object, to_row
 from smolsum.types import Prompt, Rollout, RolloutGroup, SamplingProgress
@@ -75,6 +76,8 @@ def write_scores(
     # last, as it marks a finished evaluation (`has_scores`)
     summary = {"schema_version": SCHEMA_VERSION, "n": len(rows), **origin, "metrics": metrics}
     replace(folder / SUMMARY, encode(Summary, summary, indent=2), retry)
+    if (run := RunPaths(folder.parents[1])).info.is_file() and folder.parent == run.evaluations:
+        record_files(run, *(folder / name for name in (GENERATIONS, SCORES, SUMMARY)))
 
 
 def obtain(

@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from dataclasses import replace as with_fields
 from functools import cache
 from html import escape
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,28 +22,58 @@ from smolsum.results.report.latex import to_latex
 
 SCHEMA_VERSION = 1
 Format = Literal["html", "md", "json", "latex"]
+AROUND = 40
+"""bytes of a line that are shown before and after the first one that differs"""
 
 
 def write(page: Page, folder: Path, form: Format) -> Path:
     """Write the report into `folder`, with the figures of Markdown as files, and return its path. Raises SmolsumError
     if a file cannot be written."""
-    if form == "json":
-        path = folder / "report.json"
-        files = {path: to_json(to_document(page, folder), indent=1)}
-    else:
-        page = printable(page)
-        if form == "html":
-            texts = {"report.html": to_html(page, folder)}
-        elif form == "latex":
-            texts = {"report.tex": to_latex(page)}
-        else:
-            texts = {"report.md": to_markdown(page, folder), **figures(page.sections)}
-        # half a surrogate pair in a completion has no UTF-8
-        files = {folder / name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
-        path = next(iter(files))
+    files = _files(page, folder, form)
     for file, content in files.items():
         replace(file, content, "smolsum report again, or with --output DIR")
-    return path
+    return next(iter(files))
+
+
+def differences(page: Page, folder: Path, form: Format) -> tuple[Path, list[str]]:
+    """Return the path of the report in `folder`, and a sentence on each line of its files that is not what the runs
+    give, or on a file that is missing."""
+    found: list[str] = []
+    files = _files(page, folder, form)
+    for file, content in files.items():
+        if not file.is_file():
+            found.append(f"{file} is missing")
+            continue
+        pairs = zip_longest(file.read_bytes().splitlines(), content.splitlines(), fillvalue=b"")
+        found += [
+            f"{file}:{number} is {_near(then, now)}, the runs give {_near(now, then)}"
+            for number, (then, now) in enumerate(pairs, start=1)
+            if then != now
+        ]
+    return next(iter(files)), found
+
+
+def _near(line: bytes, other: bytes) -> str:
+    """Return the part of a line where it differs from another."""
+    pairs = zip_longest(line, other)
+    same = next((place for place, (one, two) in enumerate(pairs) if one != two), 0)
+    text = line[max(0, same - AROUND) : same + AROUND].decode("utf-8", "replace").strip()
+    return repr(text)
+
+
+def _files(page: Page, folder: Path, form: Format) -> dict[Path, bytes]:
+    """Return the content of each file of the report; the first one is the report itself."""
+    if form == "json":
+        return {folder / "report.json": to_json(to_document(page, folder), indent=1)}
+    page = printable(page)
+    if form == "html":
+        texts = {"report.html": to_html(page, folder)}
+    elif form == "latex":
+        texts = {"report.tex": to_latex(page)}
+    else:
+        texts = {"report.md": to_markdown(page, folder), **figures(page.sections)}
+    # half a surrogate pair in a completion has no UTF-8
+    return {folder / name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}
 
 
 def to_document(page: Page, folder: Path) -> dict[str, Any]:

@@ -14,8 +14,8 @@ PROVENANCE = {
 
 
 def settings(task: str, *sets: str) -> Config:
-    """Of a task's default strategy; strict JSON has one of three stages."""
-    strategy = "curriculum" if task == "strict-json" else None
+    """Of a strategy with several stages."""
+    strategy = {"strict-json": "curriculum", "tldr": "finetuned"}[task]
     return resolve(TASKS, strategy=strategy, sets=sets, flags={"task.name": task}).config
 
 

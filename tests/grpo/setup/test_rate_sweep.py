@@ -179,7 +179,7 @@ def test_the_memory_of_a_sweep_has_room_for_its_start(
 def test_a_record_that_cannot_be_written_costs_no_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The sweep is shown first, then the error names the folder."""
     (tmp_path / "file").touch()
-    settings = resolve(TASKS, model="tiny", flags={"run.dir": str(tmp_path / "file" / "runs")})
+    settings = resolve(TASKS, model="tiny", strategy="finetuned", flags={"run.dir": str(tmp_path / "file" / "runs")})
     found = Sweep("length", 40, 400, trial(0.0, 0.0, 0.0), [trial(1e-3, 0.2, 0.2)])
     with refuses(tmp_path / "file", "--runs-dir", error=SmolsumError):
         find_rate._report(found, settings, ["train", "--find-lr"], quiet=False, as_json=False)

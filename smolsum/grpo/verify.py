@@ -1,0 +1,218 @@
+"""Whether a run is what it says: its files by their digests, steps drawn at random by deriving them again, evaluations
+by completing posts drawn at random again and by measuring all completions again."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+
+from smolsum.config.checks import asking
+from smolsum.config.stages import planned_steps
+from smolsum.console import duration
+from smolsum.errors import SmolsumError, UsageError
+from smolsum.files import read_jsonl
+from smolsum.grpo.difficulty import planned_kinds
+from smolsum.grpo.evaluations import START, evaluation_job
+from smolsum.grpo.progress import Progress
+from smolsum.grpo.replay import Derived, Recorded, ReplayKeeper, derive, plain, same_machine, segments, unequal
+from smolsum.grpo.resume import settings_of, span
+from smolsum.grpo.session import Session
+from smolsum.grpo.setup.prepare import Setup, load_shapes, prepare
+from smolsum.policy.weights import begin_again, load_trained
+from smolsum.results.evaluate.run import EvaluationJob, score
+from smolsum.results.evaluate.sampling import complete
+from smolsum.results.evaluate.storage import KEY, ORIGIN, read_generations
+from smolsum.runs.digests import changes, run_digest
+from smolsum.runs.evaluation_records import GENERATIONS, SCORES, SUMMARY, Generation
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.records import RunInfo
+from smolsum.runs.typed_json import has_scores, read, read_object
+from smolsum.types import Prompt, RolloutGroup
+
+FACTS = ("model", "tokenizer", "data", "meteor", "settings", "corpus")
+"""of run.json, what the model, the data and the settings have to give again"""
+
+
+OTHERWISE = 0.2
+"""of greedy completions, the share that another machine may round to another token"""
+
+
+@dataclass
+class VerifiedPart:
+    """A part of a run, what of it was verified, and a sentence on each difference."""
+
+    name: str
+    verified: str
+    differences: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Verification:
+    """What was found out about a run."""
+
+    digest: str
+    """of all that it wrote, to be compared with a published one; empty where an earlier version made it"""
+    seed: int
+    """that steps and posts were drawn with"""
+    exact: bool = True
+    """whether this machine computes as the one that trained the run, so that everything has to be equal bit for bit"""
+    drawn: list[int] = field(default_factory=list)
+    """steps"""
+    parts: list[VerifiedPart] = field(default_factory=list)
+    unverified: list[str] = field(default_factory=list)
+    """what could not be verified, and why"""
+
+    @property
+    def differences(self) -> list[str]:
+        """Those of all parts."""
+        return [text for part in self.parts for text in part.differences]
+
+
+def verify(run: RunPaths, *, steps: int, posts: int, seed: int, progress: Progress) -> Verification:
+    """Verify a run that is not being trained; `steps` and `posts` are how many are drawn, all where there are fewer.
+
+    Raises the errors of loading, and UsageError for a run without settings or steps.
+    """
+    progress.phase("comparing the files with their digests")
+    found = Verification(run_digest(run), seed)
+    if found.digest:
+        found.parts.append(VerifiedPart("files", "by their digests", list(changes(run))))
+    else:
+        found.unverified.append("files: there is no digests.jsonl, as an earlier version made the run")
+    config = settings_of(str(run.root), str(run.root.parent), {})
+    recorded, info = Recorded.read(run), read(run.info, RunInfo)
+    if not recorded.metrics:
+        raise UsageError(f"{run.root} has no step yet", hint=run.resume_command)
+    progress.phase(f"loading {config.model.path} and {config.data.path}")
+    setup = prepare(config, info)
+    config, found.exact = setup.config, same_machine(info, setup)
+    plan = planned_steps(config, planned_kinds(config, setup.task, setup.prompts["train"]))
+    session = Session(config, ReplayKeeper(progress, recorded, config, Derived()))
+    session.begin(setup, plan, lambda root: None)
+    origin = _origin(session, setup, read_object(run.info)) + _missing_steps(recorded)
+    found.parts.append(VerifiedPart("origin", "model, data and settings", origin))
+    _verify_steps(recorded, setup, plan, steps, found, progress)
+    for label in (START, *config.stages):
+        if has_scores(run.stage_evaluation(label)):
+            end = 0 if label == START else span(plan, label)[1]
+            job = replace(evaluation_job(session, run, label), step=end)
+            found.parts.append(_verify_evaluation(job, recorded, setup, posts, found, progress))
+    return found
+
+
+def _origin(session: Session, setup: Setup, info: Mapping[str, object]) -> list[str]:
+    """Return how model, data and settings differ from what run.json says."""
+    now = plain({key: setup.provenance[key] for key in FACTS})
+    differences = unequal(now, {key: info.get(key) for key in FACTS}, "run.json", 0.0)
+    return differences + unequal(session.fingerprints, info.get("fingerprints"), "run.json: fingerprint of stage", 0.0)
+
+
+def _missing_steps(recorded: Recorded) -> list[str]:
+    """Return a sentence on steps that have no line, though later ones or a checkpoint do."""
+    first, last = min(recorded.metrics), max(recorded.metrics)
+    until = max(last, *recorded.checkpoints) if recorded.checkpoints else last
+    missing = [step for step in range(first, until + 1) if step not in recorded.metrics]
+    return [f"metrics.jsonl lacks {len(missing)} steps: {_some(missing)}"] if missing else []
+
+
+def _some(steps: Sequence[int]) -> str:
+    return ", ".join(map(str, steps[:5])) + (", …" if len(steps) > 5 else "")
+
+
+def _verify_steps(
+    recorded: Recorded, setup: Setup, plan: Mapping[str, int], steps: int, found: Verification, progress: Progress
+) -> None:
+    """Derive steps drawn at random again, with those between them and the checkpoints before."""
+    signals, stages = setup.task.rewards.signals, setup.config.stages.values()
+    if asked := [name for stage in stages for name in asking(signals, stage.used_signals)]:
+        names = " and ".join(dict.fromkeys(asked))
+        found.unverified.append(f"steps: the reward {names} asks a model elsewhere, which may answer differently")
+        return
+    every = sorted(recorded.metrics)
+    found.drawn = sorted(random.Random(found.seed).sample(every, min(steps, len(every))))
+    spans, lost = segments(plan, recorded, found.drawn)
+    if lost:
+        found.unverified.append(f"steps {_some(lost)}: no checkpoint before them, in their stage, is left")
+    count = sum(until - after for after, until in spans.items())
+    took = fmean(float(row.get("perf/step_s") or 0.0) for row in recorded.metrics.values())
+    progress.note(f"deriving {count} of {len(every)} steps again, which took {duration(count * took)} when trained")
+    derived = Derived()
+    derive(recorded, setup, plan, spans, derived, progress, exact=found.exact)
+    words = [f"{len(derived.steps)} of {len(every)} derived {'bit for bit' if found.exact else 'within rounding'}"]
+    if derived.resampled:
+        words.append(f"{derived.same} of {derived.resampled} rollouts came out again")
+    if derived.checkpoints:
+        words.append(f"{len(derived.checkpoints)} of the checkpoints")
+    found.parts.append(VerifiedPart("steps", ", ".join(words), derived.differences))
+
+
+def _verify_evaluation(
+    job: EvaluationJob, recorded: Recorded, setup: Setup, posts: int, found: Verification, progress: Progress
+) -> VerifiedPart:
+    """Complete posts drawn at random again, and measure all completions again."""
+    progress.phase(f"evaluating again: {job.label}")
+    part = VerifiedPart(f"eval/{job.folder.name}", "")
+    written = {row.id: row for row in read_generations(job.folder)}
+    prompts = [prompt for prompt in job.prompts if prompt.id in written]
+    if len(prompts) < read_object(job.folder / SUMMARY)["n"]:
+        part.differences.append(f"{part.name} lacks completions")
+    end = recorded.checkpoints.get(job.step or 0)
+    if job.step == 0:
+        begin_again(setup.policy, load_shapes(setup.config))
+    elif end:
+        load_trained(setup.policy, end.path)
+    drawn = random.Random(f"{found.seed} {job.label}").sample(prompts, min(posts, len(prompts)))
+    if job.step == 0 or end:
+        same = _complete_again(drawn, written, setup, part, exact=found.exact)
+        part.verified = f"{same} of {len(drawn)} completions came out again, "
+    else:
+        found.unverified.append(
+            f"{part.name}: the checkpoint of step {job.step}, whose completions it has, is not left"
+        )
+    part.verified += f"{len(prompts)} measured"
+    _measure_again(replace(job, prompts=prompts), part)
+    return part
+
+
+def _complete_again(
+    prompts: Sequence[Prompt], written: Mapping[str, Generation], setup: Setup, part: VerifiedPart, *, exact: bool
+) -> int:
+    """Complete these prompts with the present weights, and return how many come out token for token. On another
+    machine a token that is as likely as another may differ."""
+    groups = [group for batch in complete(setup.policy, prompts, setup.config, version=0) for group in batch]
+    unlike = [g.prompt.id for g in groups if list(g.rollouts[0].token_ids) != written[g.prompt.id].token_ids]
+    if len(unlike) > (0 if exact else len(groups) * OTHERWISE):
+        part.differences.append(f"{part.name}: the model completes otherwise: {', '.join(unlike)}")
+    return len(groups) - len(unlike)
+
+
+def _measure_again(job: EvaluationJob, part: VerifiedPart) -> None:
+    """Measure the completions that were written down, and compare scores and summary. What a judge said stays as it
+    is."""
+
+    def never(missing: Sequence[Prompt], report: object) -> Iterator[list[RolloutGroup]]:
+        raise SmolsumError(f"{part.name} lacks completions")
+
+    with tempfile.TemporaryDirectory() as folder:
+        again = Path(folder) / job.folder.name
+        again.mkdir()
+        shutil.copyfile(job.folder / GENERATIONS, again / GENERATIONS)
+        made = score(replace(job, folder=again), never, showing=nullcontext(lambda count: None), note=lambda text: None)
+        origin = read_object(again / ORIGIN)
+    scores = {row["id"]: row for row in read_jsonl(job.folder / SCORES)}
+    for row in map(plain, made.rows):
+        then = scores.pop(row["id"], {})
+        part.differences += unequal(row, {key: then.get(key) for key in row}, f"{part.name}, {row['id']}", 0.0)
+    part.differences += [f"{part.name}: {one} is no post of the data" for one in scores]
+    summary = read_object(job.folder / SUMMARY)
+    now = plain({**made.summary, "metrics": made.metrics})
+    was = {key: summary.get(key) for key in now} | {"metrics": {k: summary["metrics"].get(k) for k in made.metrics}}
+    part.differences += unequal(now, was, f"{part.name}/{SUMMARY}", 0.0)
+    written = read_object(job.folder / ORIGIN)
+    part.differences += unequal(origin | {KEY: ""}, written | {KEY: ""}, f"{part.name}/{ORIGIN}", 0.0)
