@@ -17,6 +17,7 @@ from textual.widgets import Footer, Input, Static, TabbedContent, TabPane, Tabs
 from smolsum.runs.grid_follower import GridFollower
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
+from smolsum.runs.state import run_state
 from smolsum.watch.completions import Completions
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.pages import PAGES, Overview, ViewPage
@@ -112,6 +113,7 @@ class RunView(App[None]):
         self._grid = GridFollower(run.paths.root.parent)
         self._grid.poll()
         self._ticked, self._waiting = 0.0, False
+        self._states: list[str] = []
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return how lines are coloured; Textual calls this for each one."""
@@ -182,11 +184,13 @@ class RunView(App[None]):
         changed = self._follow() | self.watched.poll()
         for other in self.others:
             changed |= other.poll()
-        now = self.snapshot()  # a run becomes STALE without any change
-        if changed or self.moment is None or now.run_state.state != self.moment.run_state.state or self.others:
+        now = self.snapshot()
+        states = [run_state(run, now.now).state for run in (self.watched, *self.others)]  # STALE comes without a change
+        if changed or states != self._states:
+            self._states = states
             self.draw()
         elif time.monotonic() - self._ticked >= CLOCK_S:
-            self._tick(now)
+            self.draw() if self.at == "compare" else self._tick(now)
         if any(run.behind() for run in (self.watched, *self.others)):
             self.call_later(self._poll)  # read a long run in portions, so that keys work in between
 
