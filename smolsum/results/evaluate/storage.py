@@ -76,7 +76,7 @@ def write_scores(
     # last, as it marks a finished evaluation (`has_scores`)
     summary = {"schema_version": SCHEMA_VERSION, "n": len(rows), **origin, "metrics": metrics}
     replace(folder / SUMMARY, encode(Summary, summary, indent=2), retry)
-    if (run := RunPaths(folder.parents[1])).info.is_file() and folder.parent == run.evaluations:
+    if (run := RunPaths(folder.parent.parent)).info.is_file() and folder.parent == run.evaluations:
         record_files(run, *(folder / name for name in (GENERATIONS, SCORES, SUMMARY)))
 
 
