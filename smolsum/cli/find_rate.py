@@ -166,8 +166,7 @@ def _show(sweep: Sweep, config: Config) -> None:
 
 def _chart(sweep: Sweep) -> list[str]:
     """Return the lines of a chart of the rewards after each trial over the rates, sampled and greedy."""
-    from smolsum.runs.series import Point
-    from smolsum.watch.braille import Trace, bounds, draw, row_of
+    from smolsum.watch.braille import Point, Trace, bounds, draw, row_of
 
     ascii = not (sys.stderr.encoding or "ascii").lower().startswith("utf")
     trials = list(enumerate((sweep.start, *sweep.trials)))

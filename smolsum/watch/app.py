@@ -16,13 +16,13 @@ from smolsum.errors import SmolsumError
 from smolsum.runs.control import make_request, withdraw
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
-from smolsum.watch.axes import UNITS, panned, stepped, zoomed
-from smolsum.watch.charts import Chart, log_is_possible
+from smolsum.watch.charts import UNITS, RunChart, log_is_possible, whole
 from smolsum.watch.completions import Completions
 from smolsum.watch.curves import CHARTS, METRIC, ChartSpec, chart_named
 from smolsum.watch.export import exported
 from smolsum.watch.model import SMOOTHING, ViewOptions
 from smolsum.watch.pages import Metrics
+from smolsum.watch.plot import Chart, View
 from smolsum.watch.runs_list import RunSwitcher
 from smolsum.watch.themes import DARK, LIGHT
 from smolsum.watch.view import RunView
@@ -144,15 +144,14 @@ class WatchApp(RunView):
 
     async def action_enlarge(self, chart: int) -> None:
         """Show one chart on the whole page, or go back."""
-        shown = next((one.spec for one in self.page.query(Chart)), None) if self.at == "chart" and self.page else None
-        if shown is CHARTS[chart]:
+        if self.at == "chart" and self._charts[0].spec is CHARTS[chart]:
             self.action_home()
         else:
             await self.enlarge(CHARTS[chart])
 
     @on(Chart.Enlarged)
     async def _enlarged(self, event: Chart.Enlarged) -> None:
-        await self.enlarge(event.spec)
+        await self.enlarge(cast("RunChart", event.chart).spec)
 
     @on(Metrics.Chosen)
     async def _chosen_metric(self, event: Metrics.Chosen) -> None:
@@ -161,14 +160,23 @@ class WatchApp(RunView):
     async def enlarge(self, spec: ChartSpec) -> None:
         """Show one chart on the whole page."""
         await self._fill("chart")
-        self.query_one("#chart Chart", Chart).turn_to(spec)
+        self.query_one("#chart Chart", RunChart).spec = spec
         self.query_one(TabbedContent).show_tab("chart")
         self.action_open("chart")
         self.draw()
 
-    @on(Chart.Looked)
-    def _looked(self, event: Chart.Looked) -> None:
-        self._look(event.options)
+    @on(Chart.Viewed)
+    def _viewed(self, event: Chart.Viewed) -> None:
+        self._change(view=event.view)
+
+    @on(Chart.Hidden)
+    def _hidden(self, event: Chart.Hidden) -> None:
+        self._change(hidden=self.options.hidden ^ {event.curve})
+
+    @property
+    def _charts(self) -> list[RunChart]:
+        """The charts of the page."""
+        return list(self.page.query(RunChart)) if self.page else []
 
     def action_home(self) -> None:
         """End a search; then show what was listed before; then go to the first page."""
@@ -268,11 +276,11 @@ class WatchApp(RunView):
         """The metric under the bar, or that of the enlarged chart."""
         if isinstance(self.page, Metrics):
             return self.page.metric
-        return next((chart.spec.title for chart in self.page.query(Chart)), None) if self.page else None
+        return next((chart.spec.title for chart in self._charts), None)
 
     def action_log(self) -> None:
         """Switch the scale of the enlarged chart, or of all charts where a logarithm means something."""
-        shown = [chart.spec for chart in self.page.query(Chart)] if self.at == "chart" and self.page else list(CHARTS)
+        shown = [chart.spec for chart in self._charts] if self.at == "chart" else CHARTS
         possible = {spec.title for spec in shown if log_is_possible(self.snapshot(), spec)}
         if possible:
             self._change(logs=self.options.logs ^ possible)
@@ -296,21 +304,20 @@ class WatchApp(RunView):
         self.say(f"charts by {self.options.unit}" if len(units) > 1 else "this run measured neither time nor tokens")
 
     def action_zoom(self, factor: float) -> None:
-        self._look(zoomed(self.snapshot(), factor))
+        self._change(view=self.options.view.zoomed(whole(self.snapshot()), factor))
 
     def action_pan(self, by: int) -> None:
-        if not self.options.window:
+        if not self.options.view.steps:
             self.say("all steps are in view: + zooms in")
-        self._look(panned(self.snapshot(), by))
+        self._change(view=self.options.view.panned(whole(self.snapshot()), by))
 
     def action_all(self) -> None:
-        self._change(window=0, end=None, cursor=None)
+        self._change(view=View())
 
     def action_cursor(self, by: int) -> None:
         """Move the cursor of charts."""
-        chart = next(iter(self.page.query(Chart)), None) if self.page else None
-        if chart is not None:
-            self._look(stepped(self.snapshot(), by, 2 * chart.size.width))
+        for chart in self._charts[:1]:
+            self._change(view=self.options.view.stepped(whole(self.snapshot()), by, 2 * chart.size.width))
 
     # completions
 

@@ -8,9 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
-
-from smolsum.runs.series import Point
+from typing import Literal, NamedTuple
 
 Pattern = Literal["solid", "dotted", "dashed", "band", "haze", "rule"]
 BLANK = 0x2800
@@ -22,9 +20,18 @@ HEIGHTS = "_.-:=+*#"
 ASCII = {"solid": "*", "dotted": "o", "dashed": "+", "band": ":", "haze": ".", "rule": "-"}
 
 
+class Point(NamedTuple):
+    """A place along the axis, and the least, mean and greatest value there."""
+
+    x: float
+    low: float
+    mean: float
+    high: float
+
+
 @dataclass(frozen=True)
 class Trace:
-    """One line of a chart: points in order of step, or a level across the whole width (`rule`); its style, and the
+    """One line of a chart: points in order of place, or a level across the whole width (`rule`); its style, and the
     letter at its end, if any."""
 
     points: tuple[Point, ...] = ()
@@ -48,7 +55,7 @@ def draw(
     log: bool = False,
     ascii: bool = False,
 ) -> list[list[Cell]]:
-    """Return `height` rows of `width` cells with the traces between the steps `x` and the values `y`.
+    """Return `height` rows of `width` cells with the traces between the places `x` and the values `y`.
 
     Later traces are on top, and their style is that of the cell. Values outside are cut off at the edge, and with `log`
     those that are not positive.
@@ -73,7 +80,7 @@ def heights(points: Sequence[Point], width: int, *, x: tuple[float, float], y: t
     """Return points as one line of ASCII, from `_` at y[0] to `#` at y[1]."""
     means: list[float | None] = [None] * width
     for point in points:
-        means[nearest(width, x, point.step)] = point.mean
+        means[nearest(width, x, point.x)] = point.mean
     _bridge(means)
     top = len(HEIGHTS) - 1
     return "".join(" " if mean is None else HEIGHTS[top - row_of(mean, top + 1, y)] for mean in means)
@@ -134,9 +141,9 @@ def _spans(
     lows: list[float | None] = [None] * columns
     highs: list[float | None] = [None] * columns
     for point in trace.points:
-        if not x[0] <= point.step <= x[1] or (log and point.low <= MIN_POSITIVE):
+        if not x[0] <= point.x <= x[1] or (log and point.low <= MIN_POSITIVE):
             continue
-        place = nearest(columns, x, point.step)
+        place = nearest(columns, x, point.x)
         low, high = lows[place], highs[place]
         lows[place] = point.low if low is None else min(low, point.low)
         highs[place] = point.high if high is None else max(high, point.high)

@@ -197,7 +197,7 @@ def legend(
     entry has its metric as `curve` in its `meta`, unless it is that of the only curve.
     """
     shown, hidden = shown_curves(snapshot, spec), _hidden_curves(snapshot, spec)
-    cursor = snapshot.options.cursor
+    cursor = snapshot.options.view.cursor
     before = [] if cursor is None else [Text(f"at step {cursor:.0f}:")]
     behind = [*_others(snapshot, spec), *(Text(part) for part in (*[*spec.levels(snapshot.run)][:1], *more))]
 
@@ -235,7 +235,7 @@ def _length(parts: Sequence[Text]) -> int:
 def _value(snapshot: Snapshot, spec: ChartSpec, curve: Curve) -> str:
     """The value at the cursor, or the newest one, with the band around it; of an earlier stage, the step of the last
     value."""
-    run, cursor = snapshot.run, snapshot.options.cursor
+    run, cursor = snapshot.run, snapshot.options.view.cursor
     last = run.series[curve.metric].last_step or 0
     if cursor is None and last < run.stage_began.get(run.stage, 0):
         return f"until {last}"
@@ -261,7 +261,7 @@ def _at(run: Run, metric: str, cursor: float | None) -> str:
 
 def _others(snapshot: Snapshot, spec: ChartSpec) -> list[Text]:
     """The letter of each other run, and the value of its first curve."""
-    cursor, found = snapshot.options.cursor, []
+    cursor, found = snapshot.options.view.cursor, []
     for place, run in enumerate(snapshot.others, start=1):
         for curve in spec.curves(run)[:1]:
             letter = (RUNS[place], f"bold {CURVES[place % len(CURVES)]}")

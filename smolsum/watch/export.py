@@ -15,8 +15,7 @@ from textual.color import Color
 
 from smolsum.runs.paths import safe_name
 from smolsum.runs.reader import Run
-from smolsum.watch.axes import window
-from smolsum.watch.charts import chart
+from smolsum.watch.charts import chart, in_view
 from smolsum.watch.curves import ChartSpec
 from smolsum.watch.model import Snapshot
 from smolsum.watch.themes import LIGHT, Painted
@@ -48,7 +47,7 @@ def exported(snapshot: Snapshot, spec: ChartSpec, folder: Path, *, light: bool) 
 def values(snapshot: Snapshot, spec: ChartSpec) -> str:
     """Return the values of a chart's curves as CSV, as they were measured: a row for each step in view of each run, and
     a column for each metric; empty where a step has none."""
-    first, last = window(snapshot)
+    first, last = in_view(snapshot)
     runs = [snapshot.run, *snapshot.others]
     metrics = list(dict.fromkeys(name for run in runs for name in _metrics(spec, run)))
     text = io.StringIO()

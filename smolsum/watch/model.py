@@ -11,6 +11,7 @@ from smolsum.runs.alerts import find_alerts
 from smolsum.runs.grid_follower import GridView, grid_of
 from smolsum.runs.reader import Run
 from smolsum.runs.state import RunState, pace, run_state
+from smolsum.watch.plot import View
 
 SCHEMA_VERSION = 1
 MAX_EVENTS = 10
@@ -27,13 +28,9 @@ class ViewOptions:
     """titles of the charts whose scale was switched between linear and logarithmic"""
     smoothing: float = 0.0
     unit: str = "step"
-    """what charts have along them: a key of `axes.UNITS`"""
-    window: int = 0
-    """steps that charts show; 0: all"""
-    end: float | None = None
-    """the last of them; None: the newest, as it comes"""
-    cursor: float | None = None
-    """the step whose values charts show; None: the newest"""
+    """what charts have along them: a key of `charts.UNITS`"""
+    view: View = field(default_factory=View)
+    """the steps that charts show, and their cursor"""
     hidden: frozenset[str] = frozenset()
     """metrics whose curves a click on their legend has hidden"""
     pinned: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from smolsum.runs.samples import clean
-from smolsum.watch.charts import Chart, sparkline
+from smolsum.watch.charts import RunChart, sparkline
 from smolsum.watch.completions import Completions
 from smolsum.watch.curves import CARD, CHARTS, RUNS, VALIDATION, chart_named
 from smolsum.watch.formats import SKY, VALUE_WIDTH, Rows, ending, number
@@ -45,8 +45,8 @@ class ViewPage(Container):
     .-higher Overview #side { row-span: 2; }
     .-higher Overview #chart5, .-higher Overview #chart6 { display: block; }
     .-higher Overview.-quiet .-more { display: block; }
-    .-narrow Overview Chart, .-low Overview Chart, .-narrow Overview Completions, .-low Overview Completions,
-    .-narrow Overview.-quiet Chart, .-low Overview.-quiet Chart { display: none; }
+    .-narrow Overview RunChart, .-low Overview RunChart, .-narrow Overview Completions, .-low Overview Completions,
+    .-narrow Overview.-quiet RunChart, .-low Overview.-quiet RunChart { display: none; }
     .-narrow Overview #sparklines, .-low Overview #sparklines { display: block; }
     .-narrow Overview #charts, .-low Overview #charts { layout: vertical; height: 1fr; }
     .-narrow Overview.-lowest #charts, .-low Overview.-lowest #charts { display: none; }
@@ -80,7 +80,7 @@ class Overview(ViewPage):
                     with VerticalScroll(id="side", can_focus=False):
                         for draw in (alerts, constraints, workers, times):
                             yield Pane(draw)
-                yield Chart(spec, id=f"chart{place}", classes="-more" if place >= CARD else "")
+                yield RunChart(spec, id=f"chart{place}", classes="-more" if place >= CARD else "")
         yield Completions()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -116,7 +116,7 @@ class Charts(ViewPage):
     def compose(self) -> ComposeResult:
         specs = [*(chart_named(name) for name in self._pinned), *CHARTS][: len(CHARTS)]
         for place, spec in enumerate(specs):
-            yield Chart(spec, classes="-more" if place > CARD else "")
+            yield RunChart(spec, classes="-more" if place > CARD else "")
 
     def show(self, snapshot: Snapshot) -> None:
         if self._pinned != snapshot.options.pinned:
@@ -130,7 +130,7 @@ class ChartPage(ViewPage):
     """One chart on the whole page."""
 
     def compose(self) -> ComposeResult:
-        yield Chart(CHARTS[0])
+        yield RunChart(CHARTS[0])
 
 
 class Metrics(ViewPage):
@@ -229,8 +229,8 @@ class Results(ViewPage):
     def compose(self) -> ComposeResult:
         yield RowTable(show_cursor=False)
         with Horizontal():
-            yield Chart(CHARTS[0])
-            yield Chart(next(spec for spec in CHARTS if spec.title == VALIDATION))
+            yield RunChart(CHARTS[0])
+            yield RunChart(next(spec for spec in CHARTS if spec.title == VALIDATION))
 
     def show(self, snapshot: Snapshot) -> None:
         table = self.query_one(RowTable)

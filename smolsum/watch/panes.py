@@ -20,8 +20,7 @@ from smolsum.runs.reader import Run
 from smolsum.runs.records import NOTES, Status
 from smolsum.runs.samples import clean
 from smolsum.runs.state import TROUBLE, mean_step, pace, seconds_since, time_of_day
-from smolsum.watch.axes import Axis, window
-from smolsum.watch.charts import MIN_SPARKLINE, sparkline, sparkline_room
+from smolsum.watch.charts import MIN_SPARKLINE, Axis, in_view, sparkline, sparkline_room
 from smolsum.watch.curves import CHARTS, RUNS, rewarded
 from smolsum.watch.formats import (
     DIM,
@@ -440,7 +439,7 @@ def _head(snapshot: Snapshot, width: int) -> Text:
         line += "".join(f" {name:<{room}}" for name in names)
     elif room >= MIN_SPARKLINE and snapshot.run.row:
         axis = Axis(snapshot.run, snapshot.options.unit)
-        first, last = (axis.label(axis.place(step)) for step in window(snapshot))
+        first, last = (axis.label(axis.place(step)) for step in in_view(snapshot))
         last = f"step {last}" if axis.unit == "step" else last
         line += f" {first}{last:>{max(room - len(first), 1)}}"
     return Text(line, style=DIM)

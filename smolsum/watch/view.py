@@ -22,6 +22,7 @@ from smolsum.watch.completions import Completions
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.pages import PAGES, Overview, ViewPage
 from smolsum.watch.panes import header, message
+from smolsum.watch.plot import View
 from smolsum.watch.themes import DARK, LIGHT, filters
 from smolsum.watch.widgets import RowTable
 
@@ -216,13 +217,10 @@ class RunView(App[None]):
         self._name_pages()
         for browser in self.screen_stack[0].query(Completions):
             browser.begin(self.watched)
-        self._change(window=0, end=None, cursor=None)
+        self._change(view=View())
 
     def _change(self, **choices: object) -> None:
-        self._look(replace(self.options, **choices))  # type: ignore[arg-type]
-
-    def _look(self, options: ViewOptions) -> None:
-        self.options = options
+        self.options = replace(self.options, **choices)  # type: ignore[arg-type]
         self.draw()
 
     def say(self, text: str) -> None:

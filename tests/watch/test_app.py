@@ -17,7 +17,7 @@ from smolsum.files import to_json
 from smolsum.runs.control import is_requested
 from smolsum.runs.reader import Run, read_run
 from smolsum.watch.app import WatchApp, plain_page, settled
-from smolsum.watch.charts import Chart
+from smolsum.watch.charts import RunChart
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.pages import PAGES
 from smolsum.watch.widgets import TextView
@@ -148,13 +148,13 @@ def test_each_way_out_ends_the_view_and_asks_nothing_of_the_run(tmp_path: Path, 
 def test_redraws_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty keys at once are one drawing; without a change nothing is drawn."""
     drawn: list[object] = []
-    show = Chart.show
+    show = RunChart.show
 
-    def counted(chart: Chart, snapshot: Snapshot) -> None:
+    def counted(chart: RunChart, snapshot: Snapshot) -> None:
         drawn.append(chart)
         show(chart, snapshot)
 
-    monkeypatch.setattr(Chart, "show", counted)
+    monkeypatch.setattr(RunChart, "show", counted)
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
         await pilot.pause()

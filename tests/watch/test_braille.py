@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.watching import golden
 
-from smolsum.runs.series import Point
-from smolsum.watch.braille import Cell, Trace, bounds, draw, row_of
+from smolsum.watch.braille import Cell, Point, Trace, bounds, draw, row_of
 
 FINITE = st.floats(-1e6, 1e6)
 
@@ -18,7 +17,7 @@ def points(values: list[float]) -> tuple[Point, ...]:
 
 
 WAVE = points([math.sin(n / 8) for n in range(100)])
-WIDE = tuple(Point(p.step, p.mean - 0.3, p.mean, p.mean + 0.3) for p in WAVE)
+WIDE = tuple(Point(p.x, p.mean - 0.3, p.mean, p.mean + 0.3) for p in WAVE)
 
 
 def lines(drawing: list[list[Cell]]) -> list[str]:

@@ -15,11 +15,12 @@ from support.watching import BEGAN, append, golden, make_run, row, screen, stamp
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_run
 from smolsum.watch.app import WatchApp, plain_page
-from smolsum.watch.charts import Chart, chart
+from smolsum.watch.charts import RunChart, chart
 from smolsum.watch.curves import CHARTS
 from smolsum.watch.formats import number
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.panes import alerts, constraints, header, message, sparklines, times, workers
+from smolsum.watch.plot import View
 from smolsum.watch.results import results
 from smolsum.watch.widgets import Pane
 
@@ -117,7 +118,7 @@ def test_ascii(tmp_path: Path) -> None:
 
 def test_chart_choices(tmp_path: Path) -> None:
     found = snapshot(tmp_path)
-    choices = ViewOptions(logs=frozenset({"grad norm"})), ViewOptions(smoothing=0.9), ViewOptions(window=32)
+    choices = ViewOptions(logs=frozenset({"grad norm"})), ViewOptions(smoothing=0.9), ViewOptions(view=View(32))
     golden("chart-choices.txt", "".join(text(replace(found, options=options), "chart3") for options in choices))
 
 
@@ -205,10 +206,10 @@ def test_values_are_those_of_the_file(tmp_path: Path) -> None:
 CARD_TITLES = ("reward", "length in tokens", "loss", "grad norm", "clip fraction")
 
 
-def charts(app: WatchApp) -> dict[str, Chart]:
+def charts(app: WatchApp) -> dict[str, RunChart]:
     """The charts of the open page, by title."""
     assert app.page is not None
-    return {one.spec.title: one for one in app.page.query(Chart) if one.display}
+    return {one.spec.title: one for one in app.page.query(RunChart) if one.display}
 
 
 @pytest.mark.parametrize("size", [(100, 30), (120, 40), (200, 60)])
@@ -379,6 +380,6 @@ def test_a_stage_of_another_run_names_it(tmp_path: Path) -> None:
 
 
 def test_no_tick_is_half_a_step(tmp_path: Path) -> None:
-    axis = text(snapshot(tmp_path, ViewOptions(window=3), steps=22), "chart0", 100, 14).splitlines()
+    axis = text(snapshot(tmp_path, ViewOptions(view=View(3)), steps=22), "chart0", 100, 14).splitlines()
     labels = next(line for line in axis if "step 22" in line).strip("│ ").split()
     assert labels == ["20", "21", "step", "22"]

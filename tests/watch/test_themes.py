@@ -20,6 +20,7 @@ from smolsum.runs.reader import Run
 from smolsum.watch import themes
 from smolsum.watch.app import WatchApp
 from smolsum.watch.pages import PAGES
+from smolsum.watch.plot import View
 from smolsum.watch.themes import ask_for_background, is_light
 
 TEXT, LINE = 4.5, 3.0
@@ -79,7 +80,7 @@ def test_everything_can_be_read(tmp_path: Path, light: bool, size: tuple[int, in
     run = troubled(tmp_path)
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        app.options = replace(app.options, smoothing=0.9, cursor=30)
+        app.options = replace(app.options, smoothing=0.9, view=View(cursor=30))
         for page in PAGES:
             app.action_open(page)
             await until(pilot, lambda page=page: app.at == page and app.page is not None)
