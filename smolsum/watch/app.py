@@ -18,7 +18,7 @@ from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.watch.charts import UNITS, RunChart, log_is_possible, whole
 from smolsum.watch.completions import Completions
-from smolsum.watch.curves import CHARTS, METRIC, ChartSpec, chart_named
+from smolsum.watch.curves import CHARTS, ChartSpec, chart_of
 from smolsum.watch.export import exported
 from smolsum.watch.model import SMOOTHING, ViewOptions
 from smolsum.watch.pages import Metrics
@@ -155,12 +155,12 @@ class WatchApp(RunView):
 
     @on(Metrics.Chosen)
     async def _chosen_metric(self, event: Metrics.Chosen) -> None:
-        await self.enlarge(chart_named(f"{METRIC}{event.metric}"))
+        await self.enlarge(chart_of(event.metric))
 
     async def enlarge(self, spec: ChartSpec) -> None:
         """Show one chart on the whole page."""
         await self._fill("chart")
-        self.query_one("#chart Chart", RunChart).spec = spec
+        self.query_one("#chart RunChart", RunChart).spec = spec
         self.query_one(TabbedContent).show_tab("chart")
         self.action_open("chart")
         self.draw()
@@ -288,8 +288,11 @@ class WatchApp(RunView):
             self.say("no logarithmic scale: there are values of 0 or below")
 
     def action_export(self) -> None:
-        name = self._metric()
-        spec = next((spec for spec in CHARTS if spec.title == name), None) or chart_named(f"{METRIC}{name}")
+        metric = self._metric()
+        if metric is None:
+            self.say("no metric has this in its name")
+            return
+        spec = chart_of(metric) if isinstance(self.page, Metrics) else self._charts[0].spec
         self.say(exported(self.snapshot(), spec, Path.cwd(), light=not self.current_theme.dark))
 
     def action_smooth(self) -> None:
@@ -457,6 +460,6 @@ async def _at_rest(app: RunView, pilot: Pilot[None]) -> None:
     for _ in range(MOST_TURNS):
         await pilot.pause(0)  # a turn of the loop, and a drawing
         busy = any(one.message_queue_size for one in (app, app.screen, *app.screen.walk_children()))
-        quiet = 0 if busy or not screen_text(app)[-1] else quiet + 1
+        quiet = 0 if busy or not app.screen_stack[0].query("FooterKey") else quiet + 1
         if quiet == QUIET_TURNS:
             return

@@ -19,8 +19,6 @@ RUNS = "ABCDEFGHIJ"
 """Letters of compared runs."""
 VALIDATION = "validation"
 """Title of the chart of validations."""
-METRIC = "metric:"
-"""Beginning of the name of a pane that is the chart of a metric."""
 MAX_HEADLINES = 3
 """Headline metrics in the chart of validations, besides the reward."""
 MIN_ROWS, MAX_LEGEND_ROWS = 5, 3
@@ -161,12 +159,8 @@ def rewarded(weights: Mapping[str, float]) -> str:
     return "+".join(name if weight == 1 else f"{weight:.3g} {name}" for name, weight in weights.items())
 
 
-def chart_named(name: str) -> ChartSpec:
-    """Return one of CHARTS by its pane (`chart0`), or the chart of a single metric."""
-    name = name.removeprefix(METRIC)
-    place = name.removeprefix("chart")
-    if place != name and place.isdecimal() and int(place) < len(CHARTS):
-        return CHARTS[int(place)]
+def chart_of(name: str) -> ChartSpec:
+    """Return the chart of a single metric."""
     return ChartSpec(name, _fixed((name, "m", name)), by_reward=name.startswith(("reward", "validation/reward")))
 
 

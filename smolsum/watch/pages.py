@@ -13,7 +13,7 @@ from textual.widgets import Input
 from smolsum.runs.samples import clean
 from smolsum.watch.charts import RunChart, sparkline
 from smolsum.watch.completions import Completions
-from smolsum.watch.curves import CARD, CHARTS, RUNS, VALIDATION, chart_named
+from smolsum.watch.curves import CARD, CHARTS, RUNS, VALIDATION, chart_of
 from smolsum.watch.formats import SKY, VALUE_WIDTH, Rows, ending, number
 from smolsum.watch.model import Snapshot
 from smolsum.watch.panes import alerts, constraints, run_log, settings, sparklines, times, workers
@@ -22,8 +22,6 @@ from smolsum.watch.widgets import Pane, RowTable, TextView, moment_of
 
 MAX_NAME = 44
 """Characters of a metric's name; of a longer one the end is shown."""
-MANY = 1_000_000
-"""More than the lines of any page."""
 SPARKLINES = 13
 """Lines of the pane that has a line for each chart: nothing is below it on a page that is no higher."""
 
@@ -114,7 +112,7 @@ class Charts(ViewPage):
     _pinned: tuple[str, ...] = ()
 
     def compose(self) -> ComposeResult:
-        specs = [*(chart_named(name) for name in self._pinned), *CHARTS][: len(CHARTS)]
+        specs = [*(chart_of(name) for name in self._pinned), *CHARTS][: len(CHARTS)]
         for place, spec in enumerate(specs):
             yield RunChart(spec, classes="-more" if place > CARD else "")
 
@@ -143,10 +141,6 @@ class Metrics(ViewPage):
             super().__init__()
             self.metric = metric
 
-    @property
-    def snapshot(self) -> Snapshot | None:
-        return moment_of(self)
-
     def compose(self) -> ComposeResult:
         search = Input(placeholder="metrics with this in their name", compact=True)
         search.display = False
@@ -161,11 +155,9 @@ class Metrics(ViewPage):
 
     def _names(self) -> list[str]:
         """The metrics whose names contain the filter, in any case: pinned ones first, then by name."""
-        if self.snapshot is None:
-            return []
-        wanted, pinned = self.query_one(Input).value.strip().lower(), self.snapshot.options.pinned
-        found = [name for name in self.snapshot.run.series if wanted in name.lower()]
-        return sorted(found, key=lambda name: (name not in pinned, name))
+        now, wanted = moment_of(self), self.query_one(Input).value.strip().lower()
+        found = [name for name in now.run.series if wanted in name.lower()] if now else []
+        return sorted(found, key=lambda name: (now is not None and name not in now.options.pinned, name))
 
     def show(self, snapshot: Snapshot) -> None:
         names, series, table = self._names(), snapshot.run.series, self.query_one(RowTable)
@@ -181,7 +173,7 @@ class Metrics(ViewPage):
         for name, title in zip(names, shown, strict=True):
             one, style = series[name], SKY if name in snapshot.options.pinned else ""
             values = (one.last, one.low, one.high) if one.count else (one.last, None, None)
-            course = sparkline(snapshot, room + VALUE_WIDTH, chart_named(name), name_width=0)
+            course = sparkline(snapshot, room + VALUE_WIDTH, chart_of(name), name_width=0)
             course = course[VALUE_WIDTH * (1 + len(snapshot.others)) :]
             rows.append([Text("*" if style else " ", style), Text(title, style), *map(number, values), course])
         table.show(
@@ -190,7 +182,7 @@ class Metrics(ViewPage):
 
     def follow(self, name: str) -> None:
         """Keep the bar on a metric whose row moves."""
-        if self.snapshot and name in self._names():
+        if name in self._names():
             self.call_after_refresh(lambda: self.query_one(RowTable).to(self._names().index(name)))
 
     def open_search(self) -> None:
@@ -209,9 +201,9 @@ class Metrics(ViewPage):
 
     @on(Input.Changed)
     def _filter(self) -> None:
-        if self.snapshot:
+        if now := moment_of(self):
             self.query_one(RowTable).to(0)
-            self.show(self.snapshot)
+            self.show(now)
 
     @on(Input.Submitted)
     def _filtered(self) -> None:
@@ -267,7 +259,7 @@ class Alerts(ViewPage):
 
     def show(self, snapshot: Snapshot) -> None:
         view = self.query_one(TextView)
-        drawn = alerts(snapshot, max(view.size.width - 3, 20), MANY, full=True)
+        drawn = alerts(snapshot, max(view.size.width - 3, 20))
         view.show(drawn.title, str(drawn.note), Text("\n").join(drawn.lines))
         super().show(snapshot)
 

@@ -187,8 +187,8 @@ def _progress(snapshot: Snapshot, width: int) -> Text:
     return line
 
 
-def alerts(snapshot: Snapshot, width: int, height: int, *, full: bool = False) -> PaneText:
-    """Return the alerts as sentences, with advice where there is room or if `full`; first why a run failed."""
+def alerts(snapshot: Snapshot, width: int, height: int | None = None) -> PaneText:
+    """Return the alerts as sentences, with advice where there is room; first why a run failed."""
     state = snapshot.run_state
     found = [Alert("trouble", clean(state.detail), clean(state.hint))] if state.state in TROUBLE else []
     found += find_alerts(snapshot.run)
@@ -198,9 +198,9 @@ def alerts(snapshot: Snapshot, width: int, height: int, *, full: bool = False) -
         )
         return PaneText("alerts", "0", (Text(nothing, style=DIM),), news=False)
     lines = [line for alert in found for line in _alert(alert, width, full=True)]
-    if len(lines) > height and not full:
+    if height is not None and len(lines) > height:
         lines = [line for alert in found for line in _alert(alert, width, full=alert.level == "trouble")]
-    if len(lines) > height >= MIN_LINES_WITH_MORE:
+    if height is not None and len(lines) > height >= MIN_LINES_WITH_MORE:
         lines = [*lines[: height - 1], Text("e shows all, with advice", style=DIM)]
     return PaneText("alerts", str(len(found)), tuple(lines))
 

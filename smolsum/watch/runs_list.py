@@ -55,7 +55,6 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
     RunSwitcher { align: center middle; background: $background 60%; }
     RunSwitcher > Vertical { width: 120; max-width: 100%; height: 90%; border: round $foreground; padding: 0 1;
                              border-title-style: bold; background: $background; }
-    RunSwitcher RowTable { border: none; }
     RunSwitcher Static { height: auto; color: $foreground 85%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -78,9 +78,12 @@ class RunView(App[None]):
     Screen > .screen--selection { background: $background; color: $foreground; text-style: reverse; }
     Toast { width: auto; max-width: 90%; padding: 0 1; }
     Input > .input--placeholder { color: $foreground 85%; }
+    Pane, RowTable, TextView { border: round $foreground 50%; border-title-color: $foreground;
+                               border-subtitle-color: $foreground; border-title-style: bold; }
     RowTable, TextView, VerticalScroll { scrollbar-color: $foreground; scrollbar-background: $background; }
     App.-ascii Pane, App.-ascii RowTable, App.-ascii TextView { border: ascii $foreground 50%; }
     App.-ascii RowTable, App.-ascii TextView, App.-ascii VerticalScroll { scrollbar-size: 0 0; }
+    RunSwitcher RowTable { border: none; }
     App.-ascii InputDialog > Vertical, App.-ascii RunSwitcher > Vertical { border: ascii $foreground; }
     """
     moment: reactive[Snapshot | None] = reactive(None, always_update=True)

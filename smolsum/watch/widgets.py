@@ -46,8 +46,7 @@ class Pane(Static):
     news."""
 
     DEFAULT_CSS = """
-    Pane { border: round $foreground 50%; border-title-color: $foreground; border-subtitle-color: $foreground;
-           border-title-style: bold; text-wrap: nowrap; text-overflow: clip; width: 1fr; height: 1fr; }
+    Pane { text-wrap: nowrap; text-overflow: clip; width: 1fr; height: 1fr; }
     """
     ALLOW_SELECT = False
 
@@ -81,9 +80,7 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
     """Rows with a bar. The keys that it does not need are left to the app."""
 
     DEFAULT_CSS = """
-    RowTable { border: round $foreground 50%; border-title-color: $foreground; border-subtitle-color: $foreground;
-            border-title-style: bold; height: 1fr; background: $background; background-tint: $background 0%;
-            scrollbar-size: 1 1; }
+    RowTable { height: 1fr; background: $background; background-tint: $background 0%; scrollbar-size: 1 1; }
     RowTable:focus { background-tint: $background 0%; }
     RowTable > .datatable--header { background: $background; color: $foreground; text-style: bold; }
     RowTable > .datatable--cursor, RowTable:focus > .datatable--cursor { background: $background; color: $foreground;
@@ -152,8 +149,7 @@ class TextView(VerticalScroll, can_focus=False):
     """A framed text that scrolls, and that the mouse selects: Textual's log widgets know either styles or selection."""
 
     DEFAULT_CSS = """
-    TextView { border: round $foreground 50%; border-title-color: $foreground; border-subtitle-color: $foreground;
-               border-title-style: bold; height: 1fr; scrollbar-size-vertical: 1; }
+    TextView { height: 1fr; scrollbar-size-vertical: 1; }
     TextView > Static { height: auto; }
     """
 

@@ -117,6 +117,8 @@ async def until(pilot: Pilot[None], met: Callable[[], bool], told: Callable[[], 
     end = time.monotonic() + PATIENCE_S
     await pilot.pause()
     while not met():
+        if pilot.app._exception is not None:  # the view has failed, and nothing more will come
+            raise pilot.app._exception
         assert time.monotonic() < end, told()
         await pilot.pause(0.02)
 

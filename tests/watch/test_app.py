@@ -39,10 +39,14 @@ def test_screens(tmp_path: Path, size: tuple[int, int]) -> None:
     assert shown == [plain_page(read_run(paths), (), ViewOptions(), size)]
 
 
-def test_pages_by_tab(tmp_path: Path) -> None:
+def test_pages_by_key_and_mouse(tmp_path: Path) -> None:
+    """A click on the name of a page opens it, as tab does; one on a key is that key."""
     names = ("charts", "metrics", "completions", "results", "alerts", "log", "config", "overview")
     play(
         make_run(tmp_path),
+        *((Click(3, 0, page), On(page)) for page in ("results", "overview")),
+        (Click(0, 0, "help"), "quit the view; the run continues"),
+        ("question_mark", Gone("quit the view; the run continues")),
         *(("tab", On(page)) for page in names),
         ("shift+tab", "optimizer.max_grad_norm = 1.0"),
         ("2", "target 64, within 59-69", Gone("grad norm")),
@@ -77,9 +81,14 @@ def test_follows_a_run(tmp_path: Path) -> None:
 
 
 def test_browser(tmp_path: Path) -> None:
+    """By key and mouse: a click selects the row under the pointer, one on the head sorts."""
     play(
         make_run(tmp_path),
-        ("tab tab tab s s j", "by length", "rollout 2"),
+        ("tab tab tab", On("completions")),
+        (Click(20, 0, "│ 3 "), "rollout 3 "),
+        (Click(20, -2, "│ 3 "), "rollout 1 "),
+        (Click(20, -1, "│ 1 "), "by tokens"),
+        ("s j", "by length", "rollout 2"),
         ("n", "prompt 2/2"),
         ("p d", "changed since step 1"),
         ("slash", "the number of a prompt (17)"),
@@ -185,8 +194,9 @@ def test_no_color(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drive(WatchApp(Run(make_run(tmp_path))), script)
 
 
-def test_help_stays_beside_the_view(tmp_path: Path) -> None:
-    """All keys of the page, until the key comes again, or escape."""
+def test_help_and_palette(tmp_path: Path) -> None:
+    """Help has all keys of the page, beside it, until the key comes again, or escape; the palette has every action by
+    its name."""
     known = "quit the view; the run continues"
     play(
         make_run(tmp_path),
@@ -194,12 +204,10 @@ def test_help_stays_beside_the_view(tmp_path: Path) -> None:
         ("question_mark", Gone(known)),
         ("question_mark", known),
         ("escape", Gone(known)),
+        ("ctrl+p",),
+        ("=smooth", "lines, over the measured ones"),
+        ("enter enter", "smooth 0.6"),
     )
-
-
-def test_the_palette_has_every_action(tmp_path: Path) -> None:
-    """Found by its name, and done."""
-    play(make_run(tmp_path), ("ctrl+p",), ("=smooth", "lines, over the measured ones"), ("enter enter", "smooth 0.6"))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -219,9 +227,16 @@ def test_keys_of_every_page(tmp_path: Path, size: tuple[int, int]) -> None:
     drive(WatchApp(Run(paths)), script, size)
 
 
-@pytest.mark.parametrize("key", ["S", "r", "slash"])
-def test_no_page_turns_behind_a_dialog(tmp_path: Path, key: str) -> None:
-    play(alive(tmp_path), (key,), ("tab shift+tab tab", On("completions" if key == "slash" else "overview")))
+def test_no_page_turns_behind_a_dialog(tmp_path: Path) -> None:
+    play(
+        alive(tmp_path),
+        ("S", "Type stop to stop it."),
+        ("tab shift+tab tab escape", On("overview"), "not stopped"),
+        ("r", "type to filter by name"),
+        ("tab shift+tab tab escape", On("overview"), Gone("type to filter by name")),
+        ("slash", "the number of a prompt (17)"),
+        ("tab shift+tab tab", On("completions")),
+    )
 
 
 def test_charts_by_key_and_mouse(tmp_path: Path) -> None:
@@ -269,23 +284,6 @@ def test_all_metrics(tmp_path: Path) -> None:
     )
 
 
-def test_a_click_on_the_name_of_a_page_opens_it(tmp_path: Path) -> None:
-    """As tab does; a click on a key is that key."""
-    steps = [(Click(3, 0, page), On(page)) for page in ("results", "overview")]
-    play(make_run(tmp_path), *steps, (Click(0, 0, "help"), "quit the view; the run continues"))
-
-
-def test_a_click_selects_a_rollout(tmp_path: Path) -> None:
-    """The row under the pointer; a click on the head sorts."""
-    play(
-        make_run(tmp_path),
-        ("tab tab tab", On("completions")),
-        (Click(20, 0, "│ 3 "), "rollout 3 "),
-        (Click(20, -2, "│ 3 "), "rollout 1 "),
-        (Click(20, -1, "│ 1 "), "by tokens"),
-    )
-
-
 def test_log_page(tmp_path: Path) -> None:
     """One key opens it, warnings are marked, a traceback stands below its failure, older lines are a page up."""
     paths = make_run(tmp_path, state="failed")
@@ -315,6 +313,8 @@ def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("3 w E", "made-loss-2.svg and made-loss-2.csv"),
         ("escape tab tab slash", On("metrics")),
         ("=kl enter E", "made-kl.svg"),
+        ("slash =zz enter E", "no metric has this in its name"),
+        ("slash backspace backspace enter",),
         (lambda: monkeypatch.chdir("/proc/self"),),
         ("E", "cannot write to /proc/"),
     )

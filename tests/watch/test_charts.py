@@ -23,7 +23,7 @@ from smolsum.watch.charts import (
     spans_of_rewards,
     whole,
 )
-from smolsum.watch.curves import CHARTS, chart_named, letters
+from smolsum.watch.curves import CHARTS, chart_of, letters
 from smolsum.watch.formats import PaneText
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.panes import header, sparklines
@@ -262,7 +262,7 @@ def test_round_numbers() -> None:
 def test_every_label_of_a_scale_is_different(tmp_path: Path) -> None:
     """A metric of at most 0.00247, by its name, has ticks at 0.002 and 0.001, and its end is not another 0.002."""
     found = long_run(tmp_path, [0.00247 * (1 - step / 80) for step in range(1, 81)])
-    pane = chart(found, 60, 14, chart_named("grad_norm"))
+    pane = chart(found, 60, 14, chart_of("grad_norm"))
     assert "grad_norm" in pane.title
     labels = [label for line in pane.lines[:-1] if (label := line.plain.split("│")[0].strip())]
     assert labels == ["0.00244", "0.002", "0.001", "0"]
