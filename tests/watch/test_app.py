@@ -92,7 +92,7 @@ def test_browser(tmp_path: Path) -> None:
         ("n", "prompt 2/2"),
         ("p d", "changed since step 1"),
         ("slash", "the number of a prompt (17)"),
-        ("=landlord", " landlord "),
+        ("=landlord", "\nlandlord\n"),
         ("enter", "/landlord"),
         ("escape", Gone("/landlord")),
     )
@@ -272,7 +272,7 @@ def test_all_metrics(tmp_path: Path) -> None:
         make_run(tmp_path),
         ("tab tab", f"{known} of {known}"),
         ("slash", "metrics with this in their name"),
-        ("=MEAN_L", "MEAN_L "),
+        ("=MEAN_L", "\nMEAN_L\n"),
         ("enter", f"2 of {known}"),
         ("down v", f"*  {name}"),
         ("enter", On("chart"), f"╭─ {name}"),
