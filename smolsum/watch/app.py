@@ -460,6 +460,6 @@ async def _at_rest(app: RunView, pilot: Pilot[None]) -> None:
     for _ in range(MOST_TURNS):
         await pilot.pause(0)  # a turn of the loop, and a drawing
         busy = any(one.message_queue_size for one in (app, app.screen, *app.screen.walk_children()))
-        quiet = 0 if busy or not app.screen_stack[0].query("FooterKey") else quiet + 1
+        quiet = 0 if busy or not screen_text(app)[-1] else quiet + 1
         if quiet == QUIET_TURNS:
             return
