@@ -32,6 +32,8 @@ Request = Literal["pause", "resume", "stop"]
 CONFIRM = "stop"
 QUIET_TURNS, MOST_TURNS = 8, 2000
 """Turns of the loop in which nothing is to be done, after which the screen is at rest; and in all."""
+MOST_DRAWINGS = 6
+"""Drawings until one changes nothing; a clock on the page may change with each."""
 MOST_PINNED = 6
 SCROLLED = 5
 """Lines by which a key scrolls the text of a completion; pages of lines are scrolled by what fits on the screen."""
@@ -448,11 +450,15 @@ def plain_page(run: Run, others: Sequence[Run], options: ViewOptions, size: tupl
 async def settled(app: RunView, pilot: Pilot[None]) -> list[str]:
     """Return the lines on the screen once no widget has anything to do, and the keys, which come last, are there."""
     app.polls.pause()
-    await _at_rest(app, pilot)
-    app.draw()  # again, in the sizes that widgets have by now
-    await _at_rest(app, pilot)
+    shown: list[str] = []
+    for _ in range(MOST_DRAWINGS):
+        await _at_rest(app, pilot)
+        before, shown = shown, screen_text(app)
+        if shown == before:
+            break
+        app.draw()  # again, in the sizes that widgets have by now
     app.polls.resume()
-    return screen_text(app)
+    return shown
 
 
 async def _at_rest(app: RunView, pilot: Pilot[None]) -> None:
