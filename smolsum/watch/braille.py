@@ -20,7 +20,7 @@ HEIGHTS = "_.-:=+*#"
 ASCII = {"solid": "*", "dotted": "o", "dashed": "+", "band": ":", "haze": ".", "rule": "-"}
 
 
-class Point(NamedTuple):
+class PlotPoint(NamedTuple):
     """A place along the axis, and the least, mean and greatest value there."""
 
     x: float
@@ -34,7 +34,7 @@ class Trace:
     """One line of a chart: points in order of place, or a level across the whole width (`rule`); its style, and the
     letter at its end, if any."""
 
-    points: tuple[Point, ...] = ()
+    points: tuple[PlotPoint, ...] = ()
     pattern: Pattern = "solid"
     level: float = math.nan
     style: str = ""
@@ -76,7 +76,7 @@ def draw(
     return cells
 
 
-def heights(points: Sequence[Point], width: int, *, x: tuple[float, float], y: tuple[float, float]) -> str:
+def heights(points: Sequence[PlotPoint], width: int, *, x: tuple[float, float], y: tuple[float, float]) -> str:
     """Return points as one line of ASCII, from `_` at y[0] to `#` at y[1]."""
     means: list[float | None] = [None] * width
     for point in points:

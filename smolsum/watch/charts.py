@@ -1,4 +1,4 @@
-"""The charts of runs: what each curve of a run has along the axis, as a `Plot`, and its first curve in one line.
+"""The charts of runs: what each curve of a run has along the axis, as a `LinePlot`, and its first curve in one line.
 
 Where the reward of a run changes, its curves end and begin anew behind a divider. In charts of rewards each part has
 its own scale, as the values of two rewards cannot be compared.
@@ -14,13 +14,12 @@ from rich.text import Text
 
 from smolsum.console import duration
 from smolsum.runs.reader import Run
-from smolsum.runs.series import MOST_POINTS, smoothed
-from smolsum.runs.series import Point as Steps
-from smolsum.watch.braille import Pattern, Point, Trace, draw, heights
+from smolsum.runs.series import MOST_POINTS, Point, smoothed
+from smolsum.watch.braille import Pattern, PlotPoint, Trace, draw, heights
 from smolsum.watch.curves import CHARTS, RUNS, VALIDATION, ChartSpec, legend, letter_of, rewarded, shown_curves
 from smolsum.watch.formats import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, PaneText, number
 from smolsum.watch.model import Snapshot
-from smolsum.watch.plot import Chart, Ends, Plot, Section, can_be_log, scale, sections, without_outliers
+from smolsum.watch.plot import Chart, Ends, LinePlot, ScaledPart, can_be_log, scale, sections, without_outliers
 from smolsum.watch.widgets import Pane
 
 UNITS = {"step": "", "time": "perf/step_s", "tokens": "num_tokens"}
@@ -64,8 +63,8 @@ class Axis:
             after -= 1
         return float(self._steps[after])
 
-    def points(self, points: Sequence[Steps]) -> tuple[Point, ...]:
-        return tuple(Point(self.place(one.step), one.low, one.mean, one.high) for one in points)
+    def points(self, points: Sequence[Point]) -> tuple[PlotPoint, ...]:
+        return tuple(PlotPoint(self.place(one.step), one.low, one.mean, one.high) for one in points)
 
     def label(self, place: float, apart: float = math.inf) -> str:
         """Return a place for people, with enough digits for places that are so far apart."""
@@ -83,7 +82,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Span:
-    """Steps of a run, both ends included, and the name of the stages that they belong to."""
+    """Point of a run, both ends included, and the name of the stages that they belong to."""
 
     first: float
     last: float
@@ -135,7 +134,7 @@ def chart(snapshot: Snapshot, width: int, height: int, spec: ChartSpec) -> PaneT
         title += f": {signals}"
     if not lows or height < 1:
         return PaneText(title, "", (Text(_nothing(snapshot, spec), style=DIM),))
-    plot = Plot(
+    plot = LinePlot(
         parts,
         axis.label,
         LAST.get(axis.unit, "{}"),
@@ -177,7 +176,7 @@ def log_is_possible(snapshot: Snapshot, spec: ChartSpec) -> bool:
     return any(one.count for one in series) and can_be_log(min(one.low for one in series), spec.least)
 
 
-def parts_of(snapshot: Snapshot, width: int, spec: ChartSpec) -> list[tuple[Span, Section]]:
+def parts_of(snapshot: Snapshot, width: int, spec: ChartSpec) -> list[tuple[Span, ScaledPart]]:
     """Return the parts of a chart with their own scales, from left to right; most charts have one."""
     first, last = in_view(snapshot)
     own = [span for span in spans_of_rewards(snapshot.run) if span.last >= first and span.first <= last]
@@ -214,13 +213,13 @@ def _nothing(snapshot: Snapshot, spec: ChartSpec) -> str:
     return "nothing measured yet" if snapshot.run_state.hopeful else "this run did not measure it"
 
 
-def _traces(snapshot: Snapshot, spec: ChartSpec, span: Span, part: Section) -> list[Trace]:
+def _traces(snapshot: Snapshot, spec: ChartSpec, span: Span, part: ScaledPart) -> list[Trace]:
     """The traces of a part from back to front: the band, levels, other runs, and the curves of the first run. A curve
     is in pieces that no change of reward divides; behind it, faintly, are the values that it is the mean of."""
     run, unit, smoothing = snapshot.run, snapshot.options.unit, snapshot.options.smoothing
     found: list[Trace] = []
 
-    def pieces(run: Run, metric: str) -> list[list[Steps]]:
+    def pieces(run: Run, metric: str) -> list[list[Point]]:
         axis, first, last = Axis(run, unit), span.first, span.last
         if run is not snapshot.run and axis.unit != "step":
             first, last = axis.step(part.x[0]), axis.step(part.x[1])
@@ -232,13 +231,13 @@ def _traces(snapshot: Snapshot, spec: ChartSpec, span: Span, part: Section) -> l
         for points in pieces(run, metric):
             if smoothing or any(point.low < point.high for point in points):
                 found.append(Trace(axis.points(points), "haze", style=f"dim {look.style}"))
-            means = [Steps(p.step, p.mean, p.mean, p.mean) for p in smoothed(points, smoothing)]
+            means = [Point(p.step, p.mean, p.mean, p.mean) for p in smoothed(points, smoothing)]
             lines.append(replace(look, points=axis.points(means), letter=""))
         found.extend([*lines[:-1], *(replace(line, letter=look.letter) for line in lines[-1:])])
 
     if spec.band and set(spec.band) <= set(run.series):
         for low, high in zip(*(pieces(run, name) for name in spec.band), strict=False):
-            both = [Steps(a.step, a.low, a.mean, b.high) for a, b in zip(low, high, strict=False)]
+            both = [Point(a.step, a.low, a.mean, b.high) for a, b in zip(low, high, strict=False)]
             found.append(Trace(Axis(run, unit).points(both), "band", style=DIM))
     found += [Trace(pattern="rule", level=level, style=RED) for level in spec.levels(run).values()]
     for place, other in reversed([*enumerate(snapshot.others, start=1)]):
@@ -252,7 +251,7 @@ def _traces(snapshot: Snapshot, spec: ChartSpec, span: Span, part: Section) -> l
 
 def _divided(
     run: Run, metric: str, first: float, last: float, most: int, spans: Sequence[Span]
-) -> list[tuple[Span, list[Steps]]]:
+) -> list[tuple[Span, list[Point]]]:
     """The points of a metric between two steps in each of the spans where it has any, at most so many."""
     found = []
     for span in spans if metric in run.series else ():

@@ -1,5 +1,5 @@
 """A chart of lines for terminals, as a Textual widget: sections with scales of their own, an axis below, dividers, a
-cursor, zoom. What it shows is a `Plot`. With `braille`, which draws, and the numbers of `formats` it could be a
+cursor, zoom. What it shows is a `LinePlot`. With `braille`, which draws, and the numbers of `formats` it could be a
 package: none of them imports anything else of smolsum.
 """
 
@@ -15,7 +15,7 @@ from textual import events
 from textual.message import Message
 from textual.widgets import Static
 
-from smolsum.watch.braille import MIN_POSITIVE, Point, Trace, bounds, draw, nearest, row_of
+from smolsum.watch.braille import MIN_POSITIVE, PlotPoint, Trace, bounds, draw, nearest, row_of
 from smolsum.watch.formats import number, power
 
 GUTTER = 8
@@ -92,7 +92,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Section:
+class ScaledPart:
     """A part of a chart with its own scale."""
 
     x: Ends
@@ -114,25 +114,25 @@ class Section:
         return self.x[0] + share * (self.x[1] - self.x[0]) if 0 <= at < self.columns else None
 
 
-def sections(extents: Sequence[Ends], width: int) -> list[Section]:
+def sections(extents: Sequence[Ends], width: int) -> list[ScaledPart]:
     """Return sections next to each other, as wide as their ends are apart: the last ones that have room."""
     extents = extents[-max((width - FOLLOWS) // (GUTTER + MIN_COLUMNS + 1), 1) :]
     room, column = width - FOLLOWS - len(extents) * (GUTTER + 1) + 1, 0
-    total, found = sum(b - a for a, b in extents) or 1.0, list[Section]()
+    total, found = sum(b - a for a, b in extents) or 1.0, list[ScaledPart]()
     for a, b in extents:
         left = len(extents) - len(found) - 1
         columns = room if not left else min(max(round(room * (b - a) / total), MIN_COLUMNS), room - left * MIN_COLUMNS)
         total, room = (total - (b - a)) or 1.0, room - columns
-        found.append(Section((a, b), column + GUTTER, max(columns, 4)))
+        found.append(ScaledPart((a, b), column + GUTTER, max(columns, 4)))
         column += GUTTER + columns + 1
     return found
 
 
 @dataclass(frozen=True)
-class Plot:
+class LinePlot:
     """What a chart draws: a scale on the left of each section, letters of the curves on its right, the axis below."""
 
-    sections: Sequence[Section]
+    sections: Sequence[ScaledPart]
     label: Callable[[float, float], str] = lambda place, apart: f"{place:g}"
     """writes a place along the axis, with digits enough for places that are so far apart"""
     newest: str = "{}"
@@ -178,7 +178,7 @@ class Plot:
         lines = [Text().join(pieces) for pieces in zip(*drawn, strict=True)]
         return [*lines, self._axis()] if axis else lines
 
-    def _drawn(self, section: Section, y: Ends, rows: int) -> list[Text]:
+    def _drawn(self, section: ScaledPart, y: Ends, rows: int) -> list[Text]:
         """The lines of a section. A curve is on top of guides, dividers and the cursor; marks of values beyond the
         scale are over it."""
         ascii, size, x = self.ascii, section.columns, section.x
@@ -212,7 +212,7 @@ class Plot:
             lines.append(line.append_text(end))
         return lines
 
-    def _follows(self, section: Section) -> int:
+    def _follows(self, section: ScaledPart) -> int:
         return FOLLOWS if section is self.sections[-1] else 1
 
     def _labels(self, y: Ends, rows: int) -> dict[int, str]:
@@ -222,7 +222,7 @@ class Plot:
         ticks = {row: value for row, value in placed.items() if 1 < row < rows - 2}
         return dict(zip([0, rows - 1, *ticks], scale_labels(y[1], y[0], [*ticks.values()], GUTTER - 1), strict=True))
 
-    def _ends(self, section: Section, rows: int, y: Ends) -> dict[int, Text]:
+    def _ends(self, section: ScaledPart, rows: int, y: Ends) -> dict[int, Text]:
         """The letters by the row in which their curves end, the front one first where several end."""
         ends: dict[int, Text] = {}
         for trace in section.traces:
@@ -264,7 +264,7 @@ class Chart(Static):
     view = View()
     whole: Ends = (0, 0)
     """the first and the last step that there are"""
-    drawn: Sequence[Section] = ()
+    drawn: Sequence[ScaledPart] = ()
 
     class Viewed(Message):
         """The user wants to see other steps, or the values of another one."""
@@ -318,7 +318,7 @@ class Chart(Static):
 
 
 def scale(values: Sequence[float], log: bool, least: float | None) -> Ends:
-    """Return the ends of a scale; `least` as in `Plot`."""
+    """Return the ends of a scale; `least` as in `LinePlot`."""
     if least is None or (least == 0 and log):
         return bounds(values, log=log)
     if log:
@@ -327,7 +327,7 @@ def scale(values: Sequence[float], log: bool, least: float | None) -> Ends:
     return (low, high) if low < high else (low, low + 1.0)
 
 
-def without_outliers(points: Sequence[Point]) -> list[float]:
+def without_outliers(points: Sequence[PlotPoint]) -> list[float]:
     """Return the extremes of the points without those few that would flatten all others."""
     values = [value for p in points for value in ((p.low, p.high) if p.low < p.high else (p.low,))]
     if len(values) < ENOUGH:
