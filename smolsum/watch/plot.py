@@ -108,7 +108,7 @@ class ScaledPart:
     cursor: float | None = None
 
     def place(self, column: int) -> float | None:
-        """Return what is drawn in a column of the chart; None beside the drawing."""
+        """Return what is drawn in a column of the chart; None left and right of the drawing."""
         at = column - self.column
         share = at / max(self.columns - 1, 1)
         return self.x[0] + share * (self.x[1] - self.x[0]) if 0 <= at < self.columns else None

@@ -159,7 +159,7 @@ class RunView(App[None]):
 
     def _draw(self) -> None:
         self._waiting = False
-        if self.is_running:
+        if self.is_running and self.screen_stack:
             self.moment = self.snapshot()
 
     def watch_moment(self, before: Snapshot | None, now: Snapshot | None) -> None:
@@ -185,6 +185,8 @@ class RunView(App[None]):
             run.poll(FIRST_LOOK_S / (1 + len(self.others)))
 
     def _poll(self) -> None:
+        if not self.screen_stack:  # the view closes
+            return
         changed = self._follow() | self.watched.poll()
         for other in self.others:
             changed |= other.poll()
