@@ -25,7 +25,16 @@ from smolsum.runs.paths import RunPaths
 from smolsum.runs.typed_json import has_scores, read_summary
 from smolsum.stats.several import hypervolume
 
-METHODS = ("lagrange", "pid", "gdpo", "sum", "gate")
+METHODS = {
+    "lagrange": (),
+    "pid": ("grpo.constraint_method=pid",),
+    "gate": ("grpo.constraint_method=gate",),
+    "sum 2": ("grpo.constraint_method=sum", "grpo.constraint_weight=2"),
+    "fixed 1": ("grpo.constraint_method=gdpo", "grpo.constraint_weight=1"),
+    "fixed 2": ("grpo.constraint_method=gdpo", "grpo.constraint_weight=2"),
+    "fixed 4": ("grpo.constraint_method=gdpo", "grpo.constraint_weight=4"),
+}
+"""settings by way; `fixed` is the profile over multipliers that do not move"""
 STRATEGIES = {"included": "included", "sft": "sft-constrained"}
 SFT_STEPS = 40  # as the strategy has them
 GATES = ("length within tolerance: 0.99", "length within 1: 0.9", "repeated_trigrams in 0..0.02: 0.9",
@@ -48,7 +57,7 @@ def command(way: str, model: str, steps: int, sets: Sequence[str]) -> list[str]:
     if way == "unconstrained":
         flags.append("--constraint=none")
     elif way in METHODS:
-        flags.append(f"--set=grpo.constraint_method={way}")
+        flags += [f"--set={text}" for text in METHODS[way]]
     if way == "gate":
         flags += [f"--constraint={text}" for text in GATES]
     return flags
@@ -56,7 +65,7 @@ def command(way: str, model: str, steps: int, sets: Sequence[str]) -> list[str]:
 
 def trained(way: str, seed: int, arguments: argparse.Namespace) -> Path:
     """Train a run, unless it is finished, or go on with it; return its directory."""
-    name = f"{way}-{arguments.model}-{seed}"
+    name = f"{way}-{arguments.model}-{seed}".replace(" ", "-")
     root = arguments.runs / name
     last = RunPaths(root).stage_evaluation("included" if way == "included" else "constrained")
     if not has_scores(last):

@@ -54,8 +54,8 @@ def train(
             metavar="MODEL",
             help="Preset (tiny, tiny-lfm, qwen, lfm; with adapters: gemma-3-270m, gemma-3-1b, gemma-3-4b, lfm2-700m, "
             "lfm2-1.2b, lfm2-2.6b, llama-3.2-1b, llama-3.2-3b, qwen2.5-1.5b, qwen2.5-3b, qwen2.5-7b, qwen3-0.6b, "
-            "qwen3-1.7b, qwen3-4b, qwen3-8b, smollm2-360m, smollm2-1.7b, smollm3-3b), local directory, GGUF file or "
-            "hub id; repeatable; all: the study's qwen and lfm.  [default: the task's, tiny]",
+            "qwen3-1.7b, qwen3-4b, qwen3-8b, smollm2-360m, smollm2-1.7b, smollm3-3b; all weights: smollm2-135m), local "
+            "directory, GGUF file or hub id; repeatable; all: the study's qwen and lfm.  [default: the task's, tiny]",
         ),
     ] = None,
     strategy: Annotated[

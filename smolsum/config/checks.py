@@ -14,6 +14,9 @@ from smolsum.types import Criterion
 
 JUDGING = ("judge", "preference")
 
+EARLIER = {"constraint_weight": 2.0, "constraint_rate": 0.4}
+"""Defaults that were others once, as config.toml of an older run has them: they do not count as chosen."""
+
 
 class Problem(NamedTuple):
     """What is wrong: the key whose source the error names, the rest of its sentence, and the hint."""
@@ -74,7 +77,7 @@ def _of_objective(config: Config) -> Iterator[Problem]:
     grpo, stages = config.grpo, config.stages.values()
     if not any(stage.constraints for stage in stages):
         for name in ("constraint_method", "constraint_weight", "constraint_rate", "constraint_limit"):
-            if getattr(grpo, name) != getattr(GrpoConfig, name):
+            if getattr(grpo, name) not in (getattr(GrpoConfig, name), EARLIER.get(name)):
                 hint = f'--constraint "length in 59..69: 0.99", or leave grpo.{name} out'
                 yield Problem(f"grpo.{name}", "is set, but no stage has a constraint", hint)
     kept, rollouts = grpo.update_rollouts, config.sampling.rollouts

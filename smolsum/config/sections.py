@@ -208,10 +208,10 @@ class GrpoConfig:
     """How: `sum` adds each constraint's values to the reward, `gdpo` after dividing both by their group's deviation,
     `lagrange` with multipliers that rise while a constraint is violated, `pid` with multipliers under PID control,
     `gate` multiplies the reward by them."""
-    constraint_weight: fields.NonNegative = 2.0
+    constraint_weight: fields.NonNegative = 1.0
     """Weight of each constraint next to the reward; for `lagrange` and `pid`, the multiplier that a stage begins
     with."""
-    constraint_rate: fields.Positive = 0.4
+    constraint_rate: fields.Positive = 0.02
     """Change of a multiplier in a step, as a multiple of the violation: a share of 0.89 violates 0.99 by 0.1, a mean of
     0.02 violates 0.01 by once its bound, which is also the most that counts."""
     constraint_limit: fields.Positive = 5.0

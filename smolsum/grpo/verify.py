@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from smolsum.config.checks import asking
 from smolsum.config.stages import planned_steps
@@ -95,7 +96,10 @@ def verify(run: RunPaths, *, steps: int, posts: int, seed: int, progress: Progre
     plan = planned_steps(config, planned_kinds(config, setup.task, setup.prompts["train"]))
     session = Session(config, ReplayKeeper(progress, recorded, config, Derived()))
     session.begin(setup, plan, lambda root: None)
-    origin = _origin(session, setup, read_object(run.info)) + _missing_steps(recorded)
+    then, now = (versions.get("smolsum", "") for versions in (info.versions, setup.provenance["versions"]))
+    if then != now:
+        found.unverified.append(f"fingerprints of stages: smolsum {then} made them, this is {now}")
+    origin = _origin(session, setup, read_object(run.info), same_version=then == now) + _missing_steps(recorded)
     found.parts.append(VerifiedPart("origin", "model, data and settings", origin))
     _verify_steps(recorded, setup, plan, steps, found, progress)
     for label in (START, *config.stages):
@@ -106,11 +110,13 @@ def verify(run: RunPaths, *, steps: int, posts: int, seed: int, progress: Progre
     return found
 
 
-def _origin(session: Session, setup: Setup, info: Mapping[str, object]) -> list[str]:
+def _origin(session: Session, setup: Setup, info: Mapping[str, Any], *, same_version: bool) -> list[str]:
     """Return how model, data and settings differ from what run.json says."""
-    now = plain({key: setup.provenance[key] for key in FACTS})
-    differences = unequal(now, {key: info.get(key) for key in FACTS}, "run.json", 0.0)
-    return differences + unequal(session.fingerprints, info.get("fingerprints"), "run.json: fingerprint of stage", 0.0)
+    now, was = plain({key: setup.provenance[key] for key in FACTS}), {key: info.get(key) for key in FACTS}
+    if not same_version:  # which is one of the settings
+        return unequal({**now, "settings": None}, {**was, "settings": None}, "run.json", 0.0)
+    fingerprints = unequal(session.fingerprints, info.get("fingerprints"), "run.json: fingerprint of stage", 0.0)
+    return unequal(now, was, "run.json", 0.0) + fingerprints
 
 
 def _missing_steps(recorded: Recorded) -> list[str]:

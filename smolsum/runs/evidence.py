@@ -42,8 +42,8 @@ def write_evidence(run: RunPaths, step: int, folder: Path, retry: str, warn: Cal
     if not isinstance(stages := config.get("stages"), Mapping):
         raise SmolsumError(f"{run.config} is damaged: it has no stages", hint="restore it from a copy")
     config["stages"] = {name: stage for name, stage in stages.items() if name in steps}
-    replace(made.config, tomli_w.dumps(_public(config, hub)).encode(), retry)
-    replace(made.info, to_json(_public(read_object(run.info), hub) | {"steps": steps}, indent=2), retry)
+    replace(made.config, tomli_w.dumps(public(config, hub)).encode(), retry)
+    replace(made.info, to_json(public(read_object(run.info), hub) | {"steps": steps}, indent=2), retry)
     replace(made.status, to_json({"state": "finished", "step": step, "steps": step}, indent=2), retry)
     rows = [row for _, row in json_lines(run.metrics) if row.get("step", step + 1) <= step]
     rows = [{key: value for key, value in row.items() if not key.startswith("workers/")} for row in rows]
@@ -60,7 +60,7 @@ def write_evidence(run: RunPaths, step: int, folder: Path, retry: str, warn: Cal
             continue
         if summary.step is not None and summary.step <= step:
             target = made.evaluation(evaluation.name)
-            replace(target / SUMMARY, to_json(_public(read_object(evaluation / SUMMARY), hub), indent=2), retry)
+            replace(target / SUMMARY, to_json(public(read_object(evaluation / SUMMARY), hub), indent=2), retry)
             replace(target / SCORES, b"".join(to_json(_scores(row, hub)) for row in scores), retry)
     return made
 
@@ -76,7 +76,7 @@ def _until(steps: Mapping[str, int], end: int) -> dict[str, int]:
 
 def _scores(row: Mapping[str, Any], hub: Collection[str]) -> Any:
     """Return a line of scores without texts."""
-    return _public({key: value for key, value in row.items() if _is_score(key, value)}, hub)
+    return public({key: value for key, value in row.items() if _is_score(key, value)}, hub)
 
 
 def _is_score(key: str, value: Any) -> bool:
@@ -88,13 +88,13 @@ def _is_score(key: str, value: Any) -> bool:
     return key in NAMES or not isinstance(value, str)
 
 
-def _public(value: Any, hub: Collection[str], key: str = "") -> Any:
-    """Return a record without private keys, its paths on this machine as the last of their parts; `hub` has the names
-    that are from the hub."""
+def public(value: Any, hub: Collection[str], key: str = "") -> Any:
+    """Return a record of a run without private keys, its paths on this machine as the last of their parts; `hub` has
+    the names that are from the hub."""
     if isinstance(value, Mapping):
-        return {name: _public(one, hub, name) for name, one in value.items() if name not in PRIVATE}
+        return {name: public(one, hub, name) for name, one in value.items() if name not in PRIVATE}
     if isinstance(value, list):
-        return [_public(one, hub, key) for one in value]
+        return [public(one, hub, key) for one in value]
     return _without_places(value, hub, key) if isinstance(value, str) else value
 
 

@@ -88,3 +88,9 @@ def test_settings_of_constraints_need_one(setting: str) -> None:
             resolve(TASKS, sets=[f"grpo.{setting}"], strategy=strategy)
     for strategy in ("constrained", None):
         assert resolve(TASKS, sets=[f"grpo.{setting}"], strategy=strategy)
+
+
+def test_what_was_once_the_default_is_not_chosen() -> None:
+    """config.toml of a run from before these defaults changed has them, and the run resumes without constraints too."""
+    before = ["grpo.constraint_weight=2", "grpo.constraint_rate=0.4"]
+    assert resolve(TASKS, sets=before, strategy="included").config.grpo.constraint_weight == 2.0

@@ -29,6 +29,7 @@ LEFT_OUT: list[tuple[str, str, str, str | None, set[str]]] = [
     *(("tldr", "tiny", strategy, None, set()) for strategy in ("finetuned", "included")),
     *(("tldr", "tiny-lfm", strategy, None, set()) for strategy in ("finetuned", "included")),
     # a constraint on the length is no reward of it, but a summary that is cut violates it
+    *(("tldr", "smollm2-135m", strategy, None, set()) for strategy in ("included", "constrained")),
     *(("tldr", model, "constrained", None, set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm", OUTSIDE)),
     *(("tldr", model, "sft-constrained", None, set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm", OUTSIDE)),
     # the study's code leaves out nothing

@@ -171,7 +171,7 @@ def test_state_goes_on_exactly() -> None:
 def test_metrics() -> None:
     """Share, violation, multiplier and cost; a gate has no multiplier, and what nothing has cannot be violated."""
     found = Multipliers([BAND], GrpoConfig()).observe(sampled(REWARDS, measured()), {})
-    expected = {"length_9-10/share": 0.75, "length_9-10/violation": 0.15, "length_9-10/multiplier": 2.0, "cost": 0.0}
+    expected = {"length_9-10/share": 0.75, "length_9-10/violation": 0.15, "length_9-10/multiplier": 1.0, "cost": 0.0}
     assert found == pytest.approx({f"constraint/{name}": value for name, value in expected.items()})
     gate = Multipliers([BAND], GrpoConfig(constraint_method="gate")).observe(sampled(REWARDS, measured()), {})
     assert "constraint/length_9-10/multiplier" not in gate

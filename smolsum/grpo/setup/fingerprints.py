@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from smolsum.config.checks import asking
+from smolsum.config.checks import EARLIER, asking
 from smolsum.config.presets import leaves
 from smolsum.config.sections import Config
 from smolsum.files import digest
@@ -31,6 +31,8 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
     grpo |= {"mask_truncated": stage.pop("mask_truncated", None)}
     if not previous or config.stages[name].beta == 0:  # in the first stage both references are the same
         grpo.pop("reference", None)
+    if not config.stages[name].constraints:
+        grpo = {key: value for key, value in grpo.items() if not key.startswith("constraint_")}
     rewards = _changed(config.rewards)
     rewards.pop("timeout_s", None)  # a reward that takes longer is the same reward
     relevant = {
@@ -86,4 +88,5 @@ def _changed(settings: Any) -> dict[str, Any]:
         field.name: field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         for field in dataclasses.fields(settings)
     }
+    default |= {key: EARLIER[key] for key in default if key in EARLIER}  # so that a run resumes
     return {key: value for key, value in dataclasses.asdict(settings).items() if value != default[key]}

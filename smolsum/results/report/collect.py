@@ -325,7 +325,7 @@ def gather(references: Sequence[str], runs_dir: Path) -> ReportInputs:
             if RunPaths(root).config.exists():
                 found.append(_read_run(RunPaths(root)))
             elif has_scores(root):
-                one = _read_evaluation(root)
+                one = read_evaluation(root)
                 _ = one.command  # reads the run that an evaluation belongs to
                 found.append(one)
             else:
@@ -366,7 +366,7 @@ def _read_run(paths: RunPaths) -> TrainedRun | LeftOut:
     summaries = {folder: read_summary(folder) for folder in folders}
     origin = RunOrigin.of(config, info)
     own = [f for f, one in summaries.items() if split_of(f, one) == SPLIT and not origin.is_other_data(f, one)]
-    found = [_read_evaluation(folder) for folder in sorted(own, key=lambda f: origin.rank(f, summaries[f]))]
+    found = [read_evaluation(folder) for folder in sorted(own, key=lambda f: origin.rank(f, summaries[f]))]
     evaluations = [one for one in found if one.summary.sampler == SAMPLER]
     if any(one.step is None for one in evaluations):
         raise SmolsumError(f"{paths.evaluations} has an evaluation without a step")
@@ -403,7 +403,8 @@ def _read_config(paths: RunPaths) -> Mapping[str, Any]:
     return config
 
 
-def _read_evaluation(folder: Path) -> EvaluationResult:
+def read_evaluation(folder: Path) -> EvaluationResult:
+    """Return a finished evaluation. Raises SmolsumError for a file that is damaged."""
     path = folder / SUMMARY
     summary = read_summary(folder, needs=("n", "model", "tokenizer", "metrics"))
     scores = load_scores(str(folder), finite=True)

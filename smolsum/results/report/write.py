@@ -1,9 +1,10 @@
 """A report on disk: as JSON, where every cell has its unrounded value, its source and, if it is empty, its command; as
 one HTML file without network, light and dark, for a phone, a screen and paper, whose short script sorts tables, filters
-legends and copies, and is not needed to read it; as Markdown with its figures as SVG files next to it; and as LaTeX."""
+legends and copies, and is not needed to read it; as Markdown with its figures as SVG files next to it; as LaTeX; and as
+a file for each table (`table_files.py`)."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from dataclasses import replace as with_fields
 from functools import cache
@@ -19,30 +20,29 @@ from smolsum.console import visible
 from smolsum.files import replace, to_json
 from smolsum.results.report.document import Cell, Figure, Gap, Item, Page, Section, sentence
 from smolsum.results.report.latex import to_latex
+from smolsum.results.report.table_files import FOLDER, table_files
 
 SCHEMA_VERSION = 1
-Format = Literal["html", "md", "json", "latex"]
+Format = Literal["html", "md", "json", "latex", "csv", "parquet"]
 AROUND = 40
 """bytes of a line that are shown before and after the first one that differs"""
 
 
-def write(page: Page, folder: Path, form: Format) -> Path:
-    """Write the report into `folder`, with the figures of Markdown as files, and return its path. Raises SmolsumError
-    if a file cannot be written."""
-    files = _files(page, folder, form)
+def write(files: Mapping[Path, bytes]) -> None:
+    """Write the files of a report. Raises SmolsumError if one cannot be written."""
     for file, content in files.items():
         replace(file, content, "smolsum report again, or with --output DIR")
-    return next(iter(files))
 
 
-def differences(page: Page, folder: Path, form: Format) -> tuple[Path, list[str]]:
-    """Return the path of the report in `folder`, and a sentence on each line of its files that is not what the runs
-    give, or on a file that is missing."""
+def differences(files: Mapping[Path, bytes]) -> list[str]:
+    """Return a sentence on each line on the disk that is not what the runs give, and on each file that is missing."""
     found: list[str] = []
-    files = _files(page, folder, form)
     for file, content in files.items():
         if not file.is_file():
             found.append(f"{file} is missing")
+            continue
+        if file.suffix == ".parquet":  # it has no lines
+            found += [] if file.read_bytes() == content else [f"{file} is not what the runs give"]
             continue
         pairs = zip_longest(file.read_bytes().splitlines(), content.splitlines(), fillvalue=b"")
         found += [
@@ -50,7 +50,13 @@ def differences(page: Page, folder: Path, form: Format) -> tuple[Path, list[str]
             for number, (then, now) in enumerate(pairs, start=1)
             if then != now
         ]
-    return next(iter(files)), found
+    return found
+
+
+def left_over(files: Mapping[Path, bytes], folder: Path) -> list[Path]:
+    """Return the files in `folder`, of the kind of these, that are not among them: an earlier report wrote them."""
+    kind = next(iter(files)).suffix
+    return sorted(path for path in folder.rglob(f"*{kind}") if path not in files)
 
 
 def _near(line: bytes, other: bytes) -> str:
@@ -61,8 +67,11 @@ def _near(line: bytes, other: bytes) -> str:
     return repr(text)
 
 
-def _files(page: Page, folder: Path, form: Format) -> dict[Path, bytes]:
-    """Return the content of each file of the report; the first one is the report itself."""
+def report_files(page: Page, folder: Path, form: Format) -> dict[Path, bytes]:
+    """Return the content of each file of the report in `folder`; the first one is the report itself. Figures of
+    Markdown are files of their own, and so are the tables as CSV or Parquet."""
+    if form == "csv" or form == "parquet":
+        return {folder / FOLDER / name: content for name, content in table_files(page, form).items()}
     if form == "json":
         return {folder / "report.json": to_json(to_document(page, folder), indent=1)}
     page = printable(page)

@@ -50,6 +50,16 @@ def test_a_setting_that_does_not_is_the_same_stage(text: str) -> None:
     assert fingerprints(settings("tldr", text)) == fingerprints(settings("tldr"))
 
 
+def test_a_run_from_before_a_default_changed_is_still_known() -> None:
+    """Constraints began with a multiplier of 2 that moved 20 times as fast; a run of that time resumes, and does not
+    count as one of today. Without constraints nothing changed."""
+    bound = "grpo.constraints=length in 59..69: 0.9"
+    before = fingerprints(settings("tldr", bound, "grpo.constraint_weight=2", "grpo.constraint_rate=0.4"))
+    assert before["length"] == "5a9c6ea4758f2f052edc9d3a508f2607"
+    assert before["length"] != fingerprints(settings("tldr", bound))["length"]
+    assert fingerprints(settings("tldr"))["length"] == "51cc8c424e10969fa6d1318afbae5cc1"
+
+
 @pytest.mark.parametrize(
     ("mask", "same"),
     # "auto", the default, leaves out truncated completions in the stage of quality alone
