@@ -41,7 +41,7 @@ def ours(url: str, calls: int, concurrency: int) -> float:
         os.environ["XDG_CACHE_HOME"] = folder
         job, endpoint = JudgeJob(Path(folder), groups, CRITERIA, "again"), Endpoint(url, "judge-a")
         cost = JudgeCost(None, agreed=True, quiet=True)
-        options = JudgeOptions(endpoint, None, 1, RequestPolicy(concurrency=concurrency), cost)
+        options = JudgeOptions(endpoint, (), 1, RequestPolicy(concurrency=concurrency), cost)
         began = time.perf_counter()
         judged, failure = ask_judge(job, endpoint, options)
         seconds = time.perf_counter() - began

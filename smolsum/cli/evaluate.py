@@ -60,10 +60,26 @@ class MeasureFlags:
         ),
     ] = None
     second_judge: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            metavar="MODEL",
-            help="Another judge, for how far the two agree; at $SMOLSUM_SECOND_JUDGE_URL, else where the first one is.",
+            metavar="MODEL|FILE.csv",
+            help="Another judge, for how far they agree; repeatable. At $SMOLSUM_SECOND_JUDGE_URL, else where the "
+            "first one is. FILE.csv: a person's labels (id,criterion,score from 0 to 1).",
+        ),
+    ] = None
+    weighted: Annotated[
+        bool,
+        typer.Option(
+            "--weighted", help="Weight scores by the probabilities of their tokens (G-Eval), if the judge returns them."
+        ),
+    ] = False
+    until: Annotated[
+        float | None,
+        typer.Option(
+            metavar="WIDTH",
+            min=1e-6,
+            help="Add rounds only until the composite's 95 % interval is within ± WIDTH; at most --rounds.",
+            show_default=False,
         ),
     ] = None
     rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Times that each example is judged.")] = DEFAULT_ROUNDS
@@ -160,6 +176,22 @@ def evaluate(
         list[str] | None,
         typer.Option(metavar="SIGNALS", help="Runs of these quality signals; repeatable; all: the study's six."),
     ] = None,
+    validate_judge: Annotated[
+        bool,
+        typer.Option(
+            "--validate-judge",
+            help="Measure the judge itself, on references in which faults are planted; no run, checkpoint or model.",
+        ),
+    ] = False,
+    examples: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=2,
+            help="Examples that --validate-judge plants faults in.  [default: 50]",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Measure a model on a split, ask a judge about it, and print the folder of the scores.
 
@@ -169,6 +201,10 @@ def evaluate(
       smolsum eval runs/mine --judge gpt-5-mini-2025-08-07 --rounds 5
     Any OpenAI-compatible server can judge:
       OPENAI_BASE_URL=http://localhost:8080/v1 smolsum eval runs/mine --judge my-judge
+
+    \b
+    How good is the judge? Its errors then correct the share that passes:
+      smolsum eval --validate-judge --judge gpt-5-mini-2025-08-07 --examples 50
 
     \b
     Every run of a grid, as `smolsum train` takes it, except those that are done:
@@ -182,6 +218,12 @@ def evaluate(
     task = use_named_plugins(flags.plugin or [], task, flags.config).task
     judging = _judge_options(flags, quiet=output.quiet)
     selected = bool(model or strategy or reward)
+    if validate_judge:
+        named = selected or subject is not None or best
+        _validate(flags, output, invocation, judging=judging, task=task, examples=examples, named=named)
+        return
+    if examples is not None:
+        raise UsageError("--examples is for --validate-judge", hint="leave it out: an evaluation is of a whole split")
     if selected == (subject is not None):
         raise UsageError(
             "give either a run, a checkpoint or a model, or select runs by --model, --strategy and --reward",
@@ -297,6 +339,8 @@ def _prompt(config: Config) -> str:
 
 def _judge_options(flags: MeasureFlags, *, quiet: bool) -> JudgeOptions | None:
     """Return the judges that the flags or the environment name; None without any."""
+    if flags.until is not None and not math.isfinite(flags.until):
+        raise UsageError(f"--until {flags.until} is not a finite number", hint="--until 0.05")
     if not math.isfinite(flags.deadline):
         raise UsageError(f"--deadline {flags.deadline} is not a finite number of seconds", hint="--deadline 600")
     from smolsum.results.evaluate.judge_cost import JudgeCost
@@ -305,7 +349,7 @@ def _judge_options(flags: MeasureFlags, *, quiet: bool) -> JudgeOptions | None:
     cost = JudgeCost(flags.max_cost, agreed=flags.yes, quiet=quiet)
     return find_judges(
         flags.judge,
-        flags.second_judge,
+        flags.second_judge or [],
         os.environ,
         cost=cost,
         rounds=flags.rounds,
@@ -313,7 +357,54 @@ def _judge_options(flags: MeasureFlags, *, quiet: bool) -> JudgeOptions | None:
         deadline_s=flags.deadline,
         concurrency=flags.concurrency,
         fresh=flags.fresh,
+        weighted=flags.weighted,
+        until=flags.until,
     )
+
+
+def _validate(
+    flags: MeasureFlags,
+    output: OutputFlags,
+    invocation: Invocation,
+    *,
+    judging: JudgeOptions | None,
+    task: str | None,
+    examples: int | None,
+    named: bool,
+) -> None:
+    """Validate the judges; `named`: whether a model is named, which this has no use for."""
+    if named:
+        raise UsageError("--validate-judge is about the judge, and takes no run or model", hint="leave them out")
+    if judging is None:
+        raise UsageError("--validate-judge needs a judge", hint="--judge MODEL")
+    for flag, given in {
+        "--until": flags.until is not None,
+        "--temperature": flags.temperature,
+        "--samples": flags.samples > 1,
+        "--seeds": flags.seeds > 1,
+        "--worker": flags.worker,
+    }.items():
+        if given:
+            raise UsageError(f"--validate-judge has no use for {flag}", hint=f"leave {flag} out")
+    if flags.name and judging.others:
+        raise UsageError(f"--name is for one judge, and there are {1 + len(judging.others)}", hint="leave --name out")
+    from smolsum.results.evaluate.evaluated_model import settings_of
+    from smolsum.results.evaluate.validate_judge import DEFAULT_EXAMPLES, ValidationJob, validate_judges
+
+    (options,) = flags.for_targets(task)
+    job = ValidationJob(
+        config=settings_of(options),
+        split=flags.split,
+        examples=examples or DEFAULT_EXAMPLES,
+        seed=flags.seed,
+        retry=invocation.command_line,
+        quiet=output.quiet,
+        name=flags.name or "",
+    )
+    try:
+        validate_judges(job, judging)
+    except KeyboardInterrupt as error:
+        raise InterruptedRun("interrupted; what was judged is kept", hint=invocation.command_line) from error
 
 
 def _measure(

@@ -63,7 +63,8 @@ def verify(
         console.data_table(["part", "verified", "result"], rows)
         for text in [*(f"not verified: {text}" for text in found.unverified), *found.differences[:SHOWN]]:
             console.narrate(text)
-        console.narrate(f"digest of the run: {found.digest}" if found.digest else "")
+        if found.digest:
+            console.narrate(f"digest of the run: {found.digest}")
     if found.differences:
         more = "; --json has them all" if len(found.differences) > SHOWN and not as_json else ""
         raise SmolsumError(

@@ -5,7 +5,7 @@ checkpoint.
 On the machine type that trained the run everything has to be equal, bit for bit. Elsewhere a token may differ that two
 processors round to either side, and all that follows with it: there, and where workers sampled, a step learns from the
 rollouts as they were written down (teacher forcing). Those are sampled again all the same, with the weights and seeds
-that they are said to have, and their log-probs are compared.
+that they are said to have, and counted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class Derived:
     steps: list[int] = field(default_factory=list)
     checkpoints: list[int] = field(default_factory=list)
     """steps whose checkpoint was made again, and is the same bit for bit"""
-    rollouts: int = 0
     resampled: int = 0
     """rollouts that were sampled again, and how many of them came out token for token"""
     same: int = 0
@@ -135,7 +134,6 @@ class ReplayKeeper(Keeper):
             row = {**row, "advantage": _close(one.get("advantage"), row.get("advantage"), tolerance)}
             found += unequal(plain(one), row, f"step {step}, rollout {n}", 0.0)
         self._found.steps.append(step)
-        self._found.rollouts += len(rollouts)
         self._found.differences += found
 
     def save(self, policy: Policy, optimizer: Optimizer, state: Mapping[str, Any], *, leaving: bool) -> None:
@@ -166,6 +164,7 @@ class RecordedSource(Source):
         self._policy, self._config, self._recorded, self._found = policy, config, recorded, found
         self._version = after
         self._open: dict[int, GroupRequest] = {}
+        self._came_out: dict[int, list[bool]] = {}  # by step, for each rollout that was sampled again
 
     def publish(self, version: int, *, always: bool = False) -> None:
         self._version = version
@@ -181,6 +180,9 @@ class RecordedSource(Source):
         """Return the step's groups at these places. Raises SmolsumError where they are not all there."""
         if not self._open.pop(request.step, None) or request.first_place:
             self._sample_again(request)
+        came_out = self._came_out.pop(request.step, [])
+        self._found.resampled += len(came_out)
+        self._found.same += sum(came_out)
         groups = [
             RolloutGroup(prompt, tuple(self._rollout(row, seed) for row, seed in zip(own, seeds, strict=True)))
             for prompt, own, seeds in zip(request.prompts, self._rows(request), self._seeds(request), strict=True)
@@ -231,8 +233,8 @@ class RecordedSource(Source):
         written = [[own[g] for g in places] for own, places in zip(rows, due, strict=True) if places]
         for group, own in zip(groups, written, strict=True):
             for rollout, row in zip(group.rollouts, own, strict=True):
-                self._found.resampled += 1
-                self._found.same += list(rollout.token_ids) == row["token_ids"]
+                same = list(rollout.token_ids) == row["token_ids"]
+                self._came_out.setdefault(request.step, []).append(same)
 
 
 def same_machine(info: RunInfo, setup: Setup) -> bool:

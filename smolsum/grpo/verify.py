@@ -38,10 +38,8 @@ from smolsum.types import Prompt, RolloutGroup
 
 FACTS = ("model", "tokenizer", "data", "meteor", "settings", "corpus")
 """of run.json, what the model, the data and the settings have to give again"""
-
-
 OTHERWISE = 0.2
-"""of greedy completions, the share that another machine may round to another token"""
+"""of rollouts and greedy completions, the share that another machine may round to another token"""
 
 
 @dataclass
@@ -151,6 +149,12 @@ def _verify_steps(
     derived = Derived()
     derive(recorded, setup, plan, spans, derived, progress, exact=found.exact)
     words = [f"{len(derived.steps)} of {len(every)} derived {'bit for bit' if found.exact else 'within rounding'}"]
+    if derived.same < (1 - (0 if found.exact else OTHERWISE)) * derived.resampled:
+        unlike = f"{derived.resampled - derived.same} of {derived.resampled} rollouts did not come out again"
+        if setup.config.workers.urls:
+            found.unverified.append(f"{unlike}: their workers had another engine, or others sampled them")
+        else:
+            derived.differences.append(unlike)
     if derived.resampled:
         words.append(f"{derived.same} of {derived.resampled} rollouts came out again")
     if derived.checkpoints:

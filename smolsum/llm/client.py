@@ -7,7 +7,7 @@ to every server, and has another HTTP library below it from version to version.
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from types import TracebackType
@@ -23,6 +23,8 @@ PREFLIGHT_S = 15.0
 """that a connection and the list of models may take"""
 MAX_BRACES = 1000
 """of an answer, at which a JSON object may begin"""
+TOP_LOGPROBS = 20
+"""of a token, the most that OpenAI's API returns"""
 MAX_QUOTED = 120
 """characters of a server's text that an error quotes"""
 
@@ -61,6 +63,14 @@ def _environment_error(error: Exception, proxy: str) -> UsageError:
 
 
 @dataclass(frozen=True)
+class TokenChoice:
+    """A token of an answer, and the natural log-probs of the likeliest tokens in its place, its own among them."""
+
+    token: str
+    logprobs: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Call:
     """One question: its prompt, the JSON schema of the answer, and a function that reads the answer from the object
     (BadAnswer if it cannot). Without a schema the answer is any text, read from `{"text": …}`."""
@@ -71,6 +81,8 @@ class Call:
     system: str = ""
     earlier: tuple[Mapping[str, str], ...] = ()
     """messages of a chat between the system's and the prompt"""
+    weigh: Callable[[Mapping[str, Any], Sequence[TokenChoice]], Any] | None = None
+    """reads the answer in place of `read`, with the tokens that it was written in"""
 
 
 @dataclass(frozen=True)
@@ -154,6 +166,8 @@ class ChatClient:
         messages = [{"role": "system", "content": call.system}] if call.system else []
         messages += [*map(dict, call.earlier), {"role": "user", "content": call.prompt}]
         body: dict[str, Any] = {"model": self.endpoint.model, "messages": messages}
+        if call.weigh is not None:
+            body |= {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
         schema = call.schema if self._structured else None
         if schema is not None:
             promise = {"name": "verdict", "strict": True, "schema": {**schema, "additionalProperties": False}}
@@ -166,6 +180,8 @@ class ChatClient:
         if schema is not None and refused and response.status_code in (400, 422):
             self._structured = False  # the prompt asks for JSON too
             return await self.ask(call)
+        if call.weigh is not None and response.status_code in (400, 422) and "logprobs" in response.text:
+            raise self._no_logprobs(self._error_text(response))
         if response.status_code != 200:
             raise await self._failure(response)
         if _is_page(response):
@@ -234,10 +250,34 @@ class ChatClient:
             if not isinstance(text, str) or not text.strip():
                 raise BadAnswer("an empty answer")
             found = {"text": text} if call.schema is None else parse_object(text, call.schema.get("required", ()))
-            return Answer(call.read(found), read, written)
+            if call.weigh is None:
+                return Answer(call.read(found), read, written)
+            return Answer(call.weigh(found, self._tokens(content)), read, written)
         except BadAnswer as error:
             error.tokens = (read, written)
             raise
+
+    def _tokens(self, content: Any) -> list[TokenChoice]:
+        """Return the tokens of an answer. Raises UsageError if the endpoint returns none."""
+        try:
+            listed = content["choices"][0]["logprobs"]["content"]
+            tokens = [
+                TokenChoice(
+                    str(one["token"]), {str(top["token"]): float(top["logprob"]) for top in (*one["top_logprobs"], one)}
+                )
+                for one in listed
+            ]
+        except (TypeError, KeyError, IndexError, ValueError) as error:
+            raise self._no_logprobs("an answer without them") from error
+        if not tokens:
+            raise self._no_logprobs("an answer without them")
+        return tokens
+
+    def _no_logprobs(self, said: str) -> UsageError:
+        return UsageError(
+            f"the {self.endpoint.role} {self.endpoint.name} does not return log-probs of its tokens: {said}",
+            hint="leave --weighted out, or name a judge that returns them",
+        )
 
     def _error_text(self, response: httpx.Response) -> str:
         """Return the endpoint's own message for a failure."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from smolsum.config.checks import judged_by
 from smolsum.config.sections import Config, JudgeConfig
 from smolsum.rewards.signal import Facts, Values
-from smolsum.types import Criterion, RolloutGroup, Seen
+from smolsum.types import Criterion, Prompt, RolloutGroup, Seen
 
 if TYPE_CHECKING:
     from smolsum.llm.batch import BatchClient
@@ -113,14 +113,10 @@ def _scores(groups: Sequence[RolloutGroup], criteria: Sequence[Criterion], clien
 
 
 def _preferences(groups: Sequence[RolloutGroup], criteria: Sequence[Criterion], client: BatchClient) -> Values:
-    from smolsum.llm.ranking import ranked, ranking_call
+    from smolsum.llm.ranking import ranked
 
     def question(n: int, order: Sequence[str]) -> Call:
-        texts = "\n\n".join(f"<text number={m}>\n{text or NOTHING}\n</text>" for m, text in enumerate(order, start=1))
-        listed, shown = _listed(criteria), _shown(groups[n], criteria)
-        return ranking_call(
-            PREFER.format(shown=shown, count=len(order), texts=texts, criteria=listed), "text", len(order)
-        )
+        return preference_call(groups[n].prompt, order, criteria)
 
     found = ranked(client, [[rollout.text for rollout in group.rollouts] for group in groups], question)
     return [
@@ -129,13 +125,22 @@ def _preferences(groups: Sequence[RolloutGroup], criteria: Sequence[Criterion], 
     ]
 
 
+def preference_call(prompt: Prompt, texts: Sequence[str], criteria: Sequence[Criterion]) -> Call:
+    """Ask for a comparison of completions of a prompt, in this order; the answer is a score in [0, 1] for each."""
+    from smolsum.llm.ranking import ranking_call
+
+    shown = "\n\n".join(f"<text number={m}>\n{text or NOTHING}\n</text>" for m, text in enumerate(texts, start=1))
+    question = PREFER.format(shown=_shown(prompt, criteria), count=len(texts), texts=shown, criteria=_listed(criteria))
+    return ranking_call(question, "text", len(texts))
+
+
 def _score_call(group: RolloutGroup, text: str, criteria: Sequence[Criterion]) -> Call:
     from smolsum.llm.client import Call
     from smolsum.llm.ranking import object_schema
 
     names = [one.name for one in criteria]
     prompt = SCORE.format(
-        shown=_shown(group, criteria),
+        shown=_shown(group.prompt, criteria),
         text=text or NOTHING,
         criteria=_listed(criteria),
         most=MAX_SCORE,
@@ -161,8 +166,8 @@ def _listed(criteria: Sequence[Criterion]) -> str:
     return "\n\n".join("\n".join([f"{one.name}:", *(f"- {step}" for step in one.steps)]) for one in criteria)
 
 
-def _shown(group: RolloutGroup, criteria: Sequence[Criterion]) -> str:
+def _shown(prompt: Prompt, criteria: Sequence[Criterion]) -> str:
     """Return the texts that any of the criteria sees, apart from the completion."""
-    texts: dict[Seen, str] = {"source": group.prompt.source, "reference": "\n\n".join(group.prompt.references)}
+    texts: dict[Seen, str] = {"source": prompt.source, "reference": "\n\n".join(prompt.references)}
     seen = [one for one in texts if texts[one] and any(one in criterion.sees for criterion in criteria)]
     return "".join(f"{TITLES[one]}:\n<{one}>\n{texts[one]}\n</{one}>\n\n" for one in seen)

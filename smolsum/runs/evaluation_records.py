@@ -117,6 +117,18 @@ class Judging(Record, frozen=True):
     noise: dict[str, dict[str, Number | None]] = {}
     """how well the judge agrees with itself over the rounds of a metric: n, round_sd, icc and icc_mean"""
     second: dict[str, Any] | None = None
+    """another judge, with its agreement with this one"""
+    others: list[dict[str, Any]] = []
+    """judges from the third on"""
+    alpha: dict[str, Number | None] = {}
+    """Krippendorff's of all judges, by metric, where there are more than two"""
+    until: Number | None = None
+    """half the width of the composite's interval at which no more of the `most_rounds` were added"""
+    most_rounds: Count = 0
+    weighted: bool = False
+    """whether scores are weighted by the probabilities of their tokens"""
+    corrected: list[dict[str, Any]] = []
+    """the share that passes, corrected for the judge's errors as they were found in `source`"""
 
 
 class Summary(Record, frozen=True):

@@ -242,7 +242,7 @@ def _lines(path: Path) -> Iterator[str]:
 def _csv_rows(path: Path, texts: Collection[str]) -> Iterator[ReadRow]:
     """Yield the rows of a CSV or TSV file, whose first one names the columns."""
     numbers = _numeric_columns(path, texts)
-    for where, cells in _records(path):
+    for where, cells in csv_records(path):
         yield where, {name: numbers[name](text) if text and name in numbers else text for name, text in cells.items()}
 
 
@@ -251,7 +251,7 @@ def _numeric_columns(path: Path, texts: Collection[str]) -> dict[str, type[int] 
     read once for it."""
     found: dict[str, type[int] | type[float]] = {}
     others = set(texts)
-    for _, cells in _records(path):
+    for _, cells in csv_records(path):
         if others.issuperset(cells):
             break
         for name in cells.keys() - others:
@@ -268,7 +268,7 @@ def _numeric_columns(path: Path, texts: Collection[str]) -> dict[str, type[int] 
     return found
 
 
-def _records(path: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
+def csv_records(path: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
     """Yield the cells of each row by column, None for empty ones, with the line on which the row begins."""
     csv.field_size_limit(2**31 - 1)  # the default refuses a text of 131 kB
     reader = csv.reader(_lines(path), delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)

@@ -25,26 +25,32 @@ def exact_interval(passed: int, n: int) -> tuple[float, float]:
 def interval_of_means(means: Sequence[float], samples: int | None = None) -> tuple[float, float]:
     """Return the ends of the 95 % interval of a share, from the share of each prompt's `samples` (None: unknown).
 
-    It is the exact interval for as many independent samples as say the same (Korn and Graubard 1998, "Confidence
-    intervals for proportions with small expected number of positive counts"). There are `n / likeness` of these, with
-    n prompts and the likeness of a prompt's samples between 1 / samples (independent) and 1 (all the same):
-
-        likeness = (k variance(means) / (mean (1 - mean)) + PRIOR_PROMPTS) / (k + PRIOR_PROMPTS)
-
-    Only k prompts show how alike samples are: those that ever pass, or those that ever fail, whichever are fewer. Near
-    0 and 1 these are few, so the prior counts. Where each mean is 0 or 1 the interval is `exact_interval`.
+    It is the exact interval for `independent_samples` (Korn and Graubard 1998, "Confidence intervals for proportions
+    with small expected number of positive counts"). Where each mean is 0 or 1 it is `exact_interval`.
     """
     from scipy.stats import beta
 
-    n, mean = len(means), fmean(means)
-    k = min(sum(value > 0 for value in means), sum(value < 1 for value in means)) if n > 1 else 0
-    observed = min(1.0, variance(means) / (mean * (1 - mean))) if k else 1.0
-    likeness = (k * observed + PRIOR_PROMPTS) / (k + PRIOR_PROMPTS)
-    size = n / max(likeness, 1 / (samples or math.inf))
+    mean, size = fmean(means), independent_samples(means, samples)
     passed, tail = mean * size, (1 - CONFIDENCE) / 2
     low = float(beta.ppf(tail, passed, size - passed + 1)) if mean > 0 else 0.0
     high = float(beta.isf(tail, passed + 1, size - passed)) if mean < 1 else 1.0
     return low, high
+
+
+def independent_samples(means: Sequence[float], samples: int | None = None) -> float:
+    """Return how many independent samples say as much of a share as n prompts with these `means` of their `samples`:
+    n / likeness, with the likeness of a prompt's samples between 1 / samples (independent) and 1 (all the same).
+
+        likeness = (k variance(means) / (mean (1 - mean)) + PRIOR_PROMPTS) / (k + PRIOR_PROMPTS)
+
+    Only k prompts show how alike samples are: those that ever pass, or those that ever fail, whichever are fewer. Near
+    0 and 1 these are few, so the prior counts.
+    """
+    n, mean = len(means), fmean(means)
+    k = min(sum(value > 0 for value in means), sum(value < 1 for value in means)) if n > 1 else 0
+    observed = min(1.0, variance(means) / (mean * (1 - mean))) if k else 1.0
+    likeness = (k * observed + PRIOR_PROMPTS) / (k + PRIOR_PROMPTS)
+    return n / max(likeness, 1 / (samples or math.inf))
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:

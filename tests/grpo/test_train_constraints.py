@@ -47,9 +47,9 @@ def test_metrics_say_how_each_constraint_stands(finished: Path) -> None:
         assert row[f"{BLEU}/mean"] == pytest.approx(row["rewards/bleu/mean"])
         assert row[f"{REPEATED}/mean"] == pytest.approx(row["completions/repeated_trigrams"])
         assert row[f"{SHARE}/violation"] == pytest.approx(max(0.0, 0.99 - row[f"{SHARE}/share"]))
-    assert [row[f"{SHARE}/multiplier"] for row in rows if row["stage_step"] == 1] == [2.0, 2.0]
+    assert [row[f"{SHARE}/multiplier"] for row in rows if row["stage_step"] == 1] == [1.0, 1.0]
     for before, after in pairwise(rows[2:]):
-        expected = min(5.0, before[f"{SHARE}/multiplier"] + 0.4 * (0.99 - before[f"{SHARE}/share"]))
+        expected = min(5.0, before[f"{SHARE}/multiplier"] + 0.02 * (0.99 - before[f"{SHARE}/share"]))
         assert after[f"{SHARE}/multiplier"] == pytest.approx(expected)
 
 

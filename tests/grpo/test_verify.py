@@ -72,11 +72,16 @@ def test_a_run_with_workers(data: Path, tmp_path: Path, call: Call) -> None:
     with process("--model=tiny", log=tmp_path / "log") as (_, client):
         url = str(client.base_url)
         run = trained(data, tmp_path, "run", "--quiet", "--strategy=finetuned", "--worker", url, **KEPT)
-    assert {row["policy_version"] for row in read_jsonl(RunPaths(run).completions(3))} == {1}
     verified = found(call, run)
     assert not any(part["differences"] for part in verified["parts"])
     (steps,) = (part["verified"] for part in verified["parts"] if part["name"] == "steps")
-    assert steps == "8 of 8 derived bit for bit, 64 of 64 rollouts came out again, 5 of the checkpoints"
+    # how many are stale at a checkpoint, whose sampler is then not there, depends on how fast the worker was
+    words = re.fullmatch(
+        r"8 of 8 derived bit for bit, (\d+) of (\d+) rollouts came out again, 5 of the checkpoints", steps
+    )
+    assert words
+    assert words[1] == words[2]
+    assert 0 < int(words[2]) <= 64
 
 
 def test_on_another_machine(copy: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +98,22 @@ def test_on_another_machine(copy: Path, call: Call, monkeypatch: pytest.MonkeyPa
     verified = found(call, copy)
     assert verified["exact"] is False
     assert [text.split(" is ")[0] for text in differences(verified, "steps")] == ["step 6: grad_norm"]
+
+
+def test_rollouts_that_do_not_come_out_again(copy: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another machine a few may; where most do not, the weights or the seeds are not those of the run."""
+    from smolsum.grpo import replay
+    from smolsum.grpo.setup import prepare
+
+    monkeypatch.setattr(prepare, "kernels", lambda: "another processor")
+    own = replay.sample_seeded
+    monkeypatch.setattr(
+        replay, "sample_seeded", lambda *args, **more: own(args[0], args[1], [[n + 1 for n in row] for row in args[2]],
+                                                           *args[3:], **more)
+    )  # fmt: skip
+    said = differences(found(call, copy, steps=1), "steps")
+    assert len(said) == 1
+    assert said[0].endswith("rollouts did not come out again")
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:

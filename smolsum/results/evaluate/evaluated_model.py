@@ -201,6 +201,14 @@ def _model(reference: str, runs_dir: Path) -> str:
     return reference
 
 
+def settings_of(options: TargetOptions) -> Config:
+    """Return the settings of an evaluation that has no model, with a name for its folder that can be one. Raises
+    UsageError for wrong ones."""
+    if options.name:
+        _folder(options.runs_dir, options.name)
+    return _settings(options, None, options.config_file)
+
+
 def _settings(options: TargetOptions, model: str | None, config_file: Path | None) -> Config:
     """Return the settings, with the workers of this evaluation: those that trained a run may be gone."""
     flags: dict[str, Any] = {"run.dir": str(options.runs_dir), "workers.urls": options.workers}

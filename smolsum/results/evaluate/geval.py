@@ -5,8 +5,10 @@ answer is a whole number from 0 to 10, which is scaled to [0, 1]. The only modul
 seconds: import it late.
 """
 
+import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -22,7 +24,7 @@ from deepeval.models import DeepEvalBaseLLM
 from deepeval.models.llms.constants import OPENAI_MODELS_DATA
 from deepeval.test_case import LLMTestCase, SingleTurnParams
 
-from smolsum.llm.client import BadAnswer, Call, Declined
+from smolsum.llm.client import BadAnswer, Call, Declined, TokenChoice
 from smolsum.types import Criterion, Seen
 
 MAX_SCORE = 10
@@ -35,9 +37,10 @@ NOTHING = "(no text)"
 """stands for an empty text, which G-Eval refuses"""
 
 
-async def judge_call(criterion: Criterion, texts: Mapping[Seen, str]) -> Call:
-    """Ask how well a completion meets a criterion; the answer is its score in [0, 1] with the reason. Raises Declined
-    for texts that DeepEval refuses."""
+async def judge_call(criterion: Criterion, texts: Mapping[Seen, str], *, weighted: bool = False) -> Call:
+    """Ask how well a completion meets a criterion; the answer is its score in [0, 1] with the reason. A `weighted`
+    score is the mean of all scores by the probabilities of their tokens. Raises Declined for texts that DeepEval
+    refuses."""
     shown = {seen: text if text.strip() else NOTHING for seen, text in texts.items()}
     case = LLMTestCase(
         input=shown.get("source", NOTHING), actual_output=shown["completion"], expected_output=shown.get("reference")
@@ -54,14 +57,15 @@ async def judge_call(criterion: Criterion, texts: Mapping[Seen, str]) -> Call:
         await metric.a_measure(case, _show_indicator=False)
     except Exception as error:  # DeepEval's own, which share no base
         raise Declined(f"{type(error).__name__}: {error}") from error
-    return Call(model.prompt, _json_schema(model.schema), _score)
+    return Call(model.prompt, _json_schema(model.schema), _score, weigh=_weighted_score if weighted else None)
 
 
-async def fingerprint(criterion: Criterion) -> str:
-    """Return the XXH3-128 hex of the criterion's prompt, DeepEval's part included, and its threshold: what makes two
-    scores of it comparable."""
+async def fingerprint(criterion: Criterion, *, weighted: bool = False) -> str:
+    """Return the XXH3-128 hex of the criterion's prompt, DeepEval's part included, its threshold, and whether scores
+    are weighted: what makes two scores of it comparable."""
     call = await judge_call(criterion, {seen: f"<{seen}>" for seen in PARAMS})
-    return str(xxhash.xxh3_128_hexdigest(f"{criterion.name}\n{criterion.threshold}\n{call.prompt}".encode()))
+    parts = [criterion.name, str(criterion.threshold), call.prompt, *(["weighted"] if weighted else [])]
+    return str(xxhash.xxh3_128_hexdigest("\n".join(parts).encode()))
 
 
 def dollars(model: str, input_tokens: int, output_tokens: int) -> float | None:
@@ -114,3 +118,51 @@ def _score(found: Mapping[str, Any]) -> tuple[float, str]:
     if not 0 <= score <= MAX_SCORE or 0 < score < 1:  # NaN too; a whole number of many digits is not a float
         raise BadAnswer(f"a score of {str(score)[:20]}, not one from 0 to {MAX_SCORE}")
     return score / MAX_SCORE, str(found.get("reason", ""))
+
+
+def _weighted_score(found: Mapping[str, Any], tokens: Sequence[TokenChoice]) -> tuple[float, str]:
+    """Return the score, as the sum of p(s) s over the scores s from 0 to 10 with the probabilities of their tokens (Liu
+    et al. 2023, "G-Eval", eq. 1), with the reason.
+
+    The probabilities are those where the answer has its score, and are scaled to a sum of 1, as an endpoint lists the
+    likeliest tokens only. Raises BadAnswer where no token of the answer is its score.
+    """
+    score, reason = _score(found)
+    chances = _chances(tokens, round(score * MAX_SCORE))
+    total = math.fsum(chances.values())
+    if not total > 0:
+        raise BadAnswer("no probability of any score")
+    return math.fsum(chance * value for value, chance in chances.items()) / total / MAX_SCORE, reason
+
+
+def _chances(tokens: Sequence[TokenChoice], score: int) -> dict[int, float]:
+    """Return the probability of each score where the answer has its own.
+
+    Some models write a 10 in two tokens, so that a 1 may begin one. How much of its probability is that of a 10 is
+    known where the answer took it; elsewhere all of it goes to the one of the two that is nearer to the answer.
+    """
+    place, before = None, ""
+    for n, choice in enumerate(tokens):
+        begins = choice.token.strip() in (str(score), str(score)[0])
+        if begins and re.search(r'score"?\s*:?\s*"?\s*$', before):
+            place = n
+        before = before[-40:] + choice.token
+    if place is None:
+        raise BadAnswer(f"no token is the score {score}, so that it has no probability")
+    chances = _numbers(tokens[place])
+    if MAX_SCORE in chances or tokens[place].token.strip() == str(MAX_SCORE):
+        return chances
+    one = chances.pop(1, 0.0)
+    after = _numbers(tokens[place + 1]) if tokens[place].token.strip() == "1" and place + 1 < len(tokens) else None
+    ten = min(1.0, after.get(0, 0.0)) if after is not None else float(MAX_SCORE - score < score - 1)
+    return chances | {1: one * (1 - ten), MAX_SCORE: one * ten}
+
+
+def _numbers(choice: TokenChoice) -> dict[int, float]:
+    """Return the probability of each number up to 10 among the tokens of a place."""
+    found: dict[int, float] = {}
+    for token, logprob in choice.logprobs.items():
+        text = token.strip()
+        if text.isdecimal() and text.isascii() and len(text) <= 2 and int(text) <= MAX_SCORE:
+            found[int(text)] = found.get(int(text), 0.0) + math.exp(logprob)
+    return found

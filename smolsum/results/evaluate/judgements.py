@@ -12,7 +12,7 @@ import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Self
@@ -22,14 +22,18 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from smolsum.files import Lines, to_json
+from smolsum.files import Lines, finite, to_json
 from smolsum.llm.cache import AnswerCache, content_key
+from smolsum.llm.client import Call
 from smolsum.llm.endpoints import Endpoint, name_with_address
 from smolsum.runs.evaluation_records import Judgement
 from smolsum.runs.typed_json import read_lines, to_row
+from smolsum.stats.agreement import cohens_kappa, krippendorff_alpha
 from smolsum.types import COMPOSITE, PASS_RATE, PASSED, Criterion, RolloutGroup, Seen
 
 JUDGEMENTS = "judgements.jsonl"
+LABELS = "labels of "
+"""begins what stands for a prompt where a person has labelled"""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class JudgeQuestion:
 
     wanted: Judgement
     texts: Mapping[Seen, str]
+    call: Call | None = None
+    """what is asked where that is no criterion's question"""
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,17 @@ class JudgeSpec:
     prompts: Mapping[str, str]
     endpoint: str = ""
     """URL without credentials"""
+    weighted: bool = False
+    """whether scores are weighted by the probabilities of their tokens; part of the prompts' fingerprints"""
+    until: float | None = None
+    """half the width of the composite's interval at which no more rounds were added; None: all were asked for"""
+    most: int = 0
+    """rounds that there could have been, with `until`"""
+
+    @property
+    def by_person(self) -> bool:
+        """Whether a person has labelled: what has no label is then not missing."""
+        return all(prompt.startswith(LABELS) for prompt in self.prompts.values())
 
     @property
     def judge(self) -> str:
@@ -60,7 +77,10 @@ class JudgeSpec:
     def name(self) -> str:
         """The judge of a scores file; scores of different names are not compared."""
         digest = xxhash.xxh3_64_hexdigest("".join(f"{k} {v}\n" for k, v in sorted(self.prompts.items())).encode())
-        return f"{self.judge}, {self.rounds} {'round' if self.rounds == 1 else 'rounds'}, prompts {digest[:8]}"
+        rounds = f"{self.rounds} {'round' if self.rounds == 1 else 'rounds'}"
+        if self.until is not None:  # how many it took is no part: a later round changes no score of an earlier one
+            rounds = f"up to {self.most} rounds until ±{self.until:g}"
+        return f"{self.judge}, {rounds}, prompts {digest[:8]}"
 
     def questions(self, groups: Sequence[RolloutGroup], criteria: Sequence[Criterion]) -> list[JudgeQuestion]:
         """Return all questions about each prompt's first completion, a whole round before the next, so that a part of
@@ -83,14 +103,22 @@ class JudgeSpec:
         return questions
 
 
-def judge_spec(endpoint: Endpoint, rounds: int, criteria: Sequence[Criterion]) -> JudgeSpec:
+def judge_spec(
+    endpoint: Endpoint,
+    rounds: int,
+    criteria: Sequence[Criterion],
+    *,
+    weighted: bool = False,
+    until: float | None = None,
+) -> JudgeSpec:
     """Return the specification of a judge at an endpoint."""
     from smolsum.results.evaluate import geval
 
     async def prompts() -> dict[str, str]:
-        return {c.name: await geval.fingerprint(c) for c in criteria}
+        return {c.name: await geval.fingerprint(c, weighted=weighted) for c in criteria}
 
-    return JudgeSpec(endpoint.model, rounds, asyncio.run(prompts()), endpoint.address)
+    most = 0 if until is None else rounds
+    return JudgeSpec(endpoint.model, rounds, asyncio.run(prompts()), endpoint.address, weighted, until, most)
 
 
 class Ledger:
@@ -174,22 +202,29 @@ class Judged:
         return {key: judged_columns(criteria, self.spec.rounds, found) for key, found in self.judgements.items()}
 
 
-def judge_facts(criteria: Sequence[Criterion], judged: Judged, second: Judged | None = None) -> dict[str, Any]:
-    """Return what a summary says of a judge: its specification, usage, missing judgements and noise, and the same of a
-    second judge, with the `agreement` of the two for each metric and the composite, over the examples' means."""
-    spec, columns, names = judged.spec, judged.columns(criteria), (*(c.name for c in criteria), COMPOSITE)
-    compared: dict[str, Any] = {}
-    if second is not None and second.spec.judge != spec.judge:
-        others = second.columns(criteria)
-        agreed = {
-            name: agreement(*({key: row[name] for key, row in rows.items()} for rows in (columns, others)))
-            for name in names
-        }
-        compared["second"] = judge_facts(criteria, second) | {"agreement": agreed}
+def judge_facts(criteria: Sequence[Criterion], judged: Judged, *others: Judged) -> dict[str, Any]:
+    """Return what a summary says of a judge: its specification, usage, missing judgements and noise; the same of the
+    other judges, as `second` and, from the third on, `others`, each with its `agreement` with this one over the
+    examples' means and the `kappa` of their verdicts; and the `alpha` of all judges together."""
+    spec = judged.spec
+    rest = [other for other in others if other.spec.judge != spec.judge]
+    compared = [judge_facts(criteria, other) | _compared(criteria, judged, other) for other in rest]
+    return {
+        **_own_facts(criteria, judged),
+        **({"second": compared[0]} if compared else {}),
+        **({"others": compared[1:]} if compared[1:] else {}),
+        **({"alpha": _alpha(criteria, [judged, *rest])} if len(rest) > 1 else {}),
+    }
+
+
+def _own_facts(criteria: Sequence[Criterion], judged: Judged) -> dict[str, Any]:
+    spec, columns = judged.spec, judged.columns(criteria)
     return {
         "model": spec.model,
         "endpoint": spec.endpoint,
         "rounds": spec.rounds,
+        **({} if spec.until is None else {"until": spec.until, "most_rounds": spec.most}),
+        **({"weighted": True} if spec.weighted else {}),
         "prompts": dict(spec.prompts),
         "thresholds": {c.name: c.threshold for c in criteria},
         "usage": dict(judged.usage),
@@ -197,9 +232,35 @@ def judge_facts(criteria: Sequence[Criterion], judged: Judged, second: Judged | 
             {"id": j.id, "round": j.round, "metric": j.metric, "error": j.error, "attempts": j.attempts}
             for j in judged.missing
         ],
-        "noise": {name: judge_noise([row["rounds"][name] for row in columns.values()]) for name in names},
-        **compared,
+        "noise": {name: judge_noise([row["rounds"][name] for row in columns.values()]) for name in _names(criteria)},
     }
+
+
+def _names(criteria: Sequence[Criterion]) -> tuple[str, ...]:
+    return (*(c.name for c in criteria), COMPOSITE)
+
+
+def _compared(criteria: Sequence[Criterion], first: Judged, other: Judged) -> dict[str, Any]:
+    """Return how another judge agrees with the first: in scores and, beyond chance, in what passes."""
+    ours, theirs = first.columns(criteria), other.columns(criteria)
+    agreed = {
+        name: agreement(*({key: row[name] for key, row in rows.items()} for rows in (ours, theirs)))
+        for name in _names(criteria)
+    }
+    both = [(ours[key][PASSED], theirs[key][PASSED]) for key in ours.keys() & theirs.keys()]
+    known = sorted((bool(a), bool(b)) for a, b in both if a is not None and b is not None)
+    return {"agreement": agreed, "kappa": finite(asdict(cohens_kappa([a for a, _ in known], [b for _, b in known])))}
+
+
+def _alpha(criteria: Sequence[Criterion], judges: Sequence[Judged]) -> dict[str, float | None]:
+    """Return Krippendorff's alpha of all judges for each criterion and the composite."""
+    columns = [judged.columns(criteria) for judged in judges]
+    keys = list(columns[0])
+    table = {
+        name: np.array([[rows.get(key, {}).get(name) for key in keys] for rows in columns], dtype=np.float64)
+        for name in _names(criteria)
+    }
+    return {name: finite(krippendorff_alpha(scores)) for name, scores in table.items()}
 
 
 def judged_columns(criteria: Sequence[Criterion], rounds: int, judgements: Iterable[Judgement]) -> dict[str, Any]:

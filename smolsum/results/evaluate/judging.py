@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from smolsum import console
 from smolsum.console import Meter
 from smolsum.errors import SmolsumError, UsageError
-from smolsum.llm.client import Answer, ChatClient
 from smolsum.llm.endpoints import DEFAULT_JUDGE, JUDGE, SECOND_JUDGE, Endpoint, find_endpoint, has_url
-from smolsum.llm.request_policy import RequestOutcome, RequestPolicy, ask_all
-from smolsum.results.evaluate.judge_cost import Estimate, JudgeCost
-from smolsum.results.evaluate.judgements import Judged, JudgeQuestion, JudgeSpec, Ledger, judge_facts, judge_spec
+from smolsum.llm.request_policy import RequestPolicy
+from smolsum.results.evaluate.asking import Asking
+from smolsum.results.evaluate.corrections import corrections
+from smolsum.results.evaluate.judge_cost import JudgeCost
+from smolsum.results.evaluate.judgements import Judged, JudgeSpec, Ledger, judge_facts, judge_spec
+from smolsum.results.evaluate.labels import is_labels, labels_spec, read_labels
+from smolsum.results.evaluate.rounds import rounds_until
 from smolsum.runs.evaluation_records import SUMMARY, Judgement
 from smolsum.runs.typed_json import has_scores, read_object
 from smolsum.types import Criterion, RolloutGroup
-
-CHARACTERS_A_TOKEN = 4
-OUTPUT_TOKENS = 750
-"""of an answer: at gpt-5-mini's prices this makes the $7 that the study paid for 4000 of them"""
 
 
 @dataclass(frozen=True)
@@ -37,26 +33,37 @@ class JudgeJob:
     criteria: Sequence[Criterion]
     retry: str
     quiet: bool = True
+    runs_dir: Path | None = None
+    """where validations of a judge may be"""
 
 
 @dataclass(frozen=True)
 class JudgeOptions:
-    """The judge, perhaps a second one to compare it with, and what a question may cost."""
+    """The judge, perhaps others to compare it with, and what a question may cost."""
 
     endpoint: Endpoint
-    second: Endpoint | None
+    others: Sequence[Endpoint | Path]
+    """models, and files of a person's labels"""
     rounds: int
     requests: RequestPolicy
     cost: JudgeCost
     fresh: bool = False
     """whether to ask again what other evaluations have paid for"""
+    weighted: bool = False
+    """whether scores are weighted by the probabilities of their tokens (G-Eval)"""
+    until: float | None = None
+    """half the width of the composite's 95 % interval at which no more rounds are added; None: all `rounds`"""
     by_flag: bool = False
     """whether a flag asks for a judge, and not only the environment: a task without criteria then refuses it"""
+
+    def spec(self, criteria: Sequence[Criterion]) -> JudgeSpec:
+        """Return the first judge's specification, before any round."""
+        return judge_spec(self.endpoint, self.rounds, criteria, weighted=self.weighted, until=self.until)
 
 
 def find_judges(
     name: str | None,
-    second: str | None,
+    others: Sequence[str],
     environ: Mapping[str, str],
     *,
     cost: JudgeCost,
@@ -65,24 +72,41 @@ def find_judges(
     deadline_s: float,
     concurrency: int,
     fresh: bool,
+    weighted: bool = False,
+    until: float | None = None,
 ) -> JudgeOptions | None:
-    """Return the judge by name, else by $SMOLSUM_JUDGE_MODEL or a base URL that is set, with the second one; None
-    without a judge. Raises UsageError for a judge without a key or a URL, and for a second one without a first."""
+    """Return the judge by name, else by $SMOLSUM_JUDGE_MODEL or a base URL that is set, with the other ones; None
+    without a judge. Raises UsageError for a judge without a key or a URL, for others without a first, and for one that
+    is there twice."""
     default = DEFAULT_JUDGE if has_url(JUDGE, environ) else None
     model = environ.get("SMOLSUM_JUDGE_MODEL") or default if name is None else name
     if not model or model == "none":
-        if second:
-            raise UsageError("--second-judge needs a first one", hint="--judge MODEL")
+        for flag, given in (("--second-judge", others), ("--weighted", weighted), ("--until", until is not None)):
+            if given:
+                what = "needs a first one" if flag == "--second-judge" else "needs a judge"
+                raise UsageError(f"{flag} {what}", hint="--judge MODEL")
         return None
-    itself = UsageError(f"{model} cannot be its own second judge", hint="--second-judge with another model")
-    if model == second and not environ.get(SECOND_JUDGE.url_variable, "").strip():
-        raise itself
+    if is_labels(model):
+        raise UsageError(
+            f"{model} cannot be the first judge, as it has one round and no answers", hint=f"--second-judge {model}"
+        )
+    if model in others and not environ.get(SECOND_JUDGE.url_variable, "").strip():
+        raise _itself(model)
     judge = find_endpoint(model, environ, JUDGE)
-    other = find_endpoint(second, environ, SECOND_JUDGE) if second else None
-    if other is not None and other.name == judge.name:
-        raise itself
+    found = [Path(one) if is_labels(one) else find_endpoint(one, environ, SECOND_JUDGE) for one in others]
+    names = [one.name for one in found]
+    if judge.name in names:
+        raise _itself(model)
+    if twice := next((one for one in names if names.count(one) > 1), None):
+        raise UsageError(f"{twice} is a second judge twice", hint="name each judge once")
     requests = RequestPolicy(attempts, deadline_s, concurrency=concurrency)
-    return JudgeOptions(judge, other, rounds, requests, cost, fresh=fresh, by_flag=bool(name or second))
+    return JudgeOptions(
+        judge, found, rounds, requests, cost, fresh, weighted, until, by_flag=bool(name or others or weighted)
+    )
+
+
+def _itself(model: str) -> UsageError:
+    return UsageError(f"{model} cannot be its own second judge", hint="--second-judge with another model")
 
 
 @dataclass(frozen=True)
@@ -107,20 +131,39 @@ def judge(job: JudgeJob, options: JudgeOptions | None) -> JudgeResult:
                 hint=f"{job.retry} asks again",
             )
         return replace(_recall_last(job), failure=failure)
-    second = None
-    if options.second is None:
-        second = _recall_judge(job, _facts_before(job).get("second") or {})
-    else:
+    others = [] if options.others else _recall_others(job, _facts_before(job))
+    for one in options.others:
         try:
-            second, second_failure = ask_judge(job, options.second, options)
+            other, other_failure = _hear(job, one, options)
+            others.append(other)
         except SmolsumError as error:  # the first judge's scores stay
-            second_failure = error
-        failure = failure or second_failure
-    return JudgeResult(judged, judge_facts(job.criteria, judged, second), failure)
+            other_failure = error
+        failure = failure or other_failure
+    return JudgeResult(judged, _facts(job, judged, others), failure)
+
+
+def _facts(job: JudgeJob, judged: Judged, others: Sequence[Judged]) -> dict[str, Any]:
+    found = corrections(job.criteria, judged, others, job.runs_dir) if job.runs_dir else []
+    return judge_facts(job.criteria, judged, *others) | {"corrected": found}
+
+
+def _hear(job: JudgeJob, other: Endpoint | Path, options: JudgeOptions) -> tuple[Judged, SmolsumError | None]:
+    """Ask another judge, or read a person's labels."""
+    if isinstance(other, Endpoint):
+        return ask_judge(job, other, options)
+    spec = labels_spec(other, job.criteria)
+    labels = read_labels(other, job.groups, job.criteria)
+    with Ledger(job.folder, spec.judge, job.retry) as ledger:
+        for label in labels:
+            last = ledger.last(label)
+            if (last and last.score) != label.score:
+                ledger.record(label)
+    return _recall(job, spec, ledger, None), None
 
 
 def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple[Judged, SmolsumError | None]:
-    """Ask for every unknown judgement, once the user has approved the cost.
+    """Ask for every unknown judgement, once the user has approved the cost; with `options.until` round by round, until
+    the interval of the mean is that narrow.
 
     Returns all judgements, and the error if the endpoint failed for good on the way. Raises UnreachableError and
     UsageError if it does not answer at all, or refuses the key, and InterruptedRun where the user declines.
@@ -129,7 +172,8 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
         console.narrate(f"judge {endpoint.model}: starting")  # DeepEval takes seconds to import
     from smolsum.results.evaluate import geval
 
-    spec = judge_spec(endpoint, options.rounds, job.criteria)
+    spec = replace(options, endpoint=endpoint).spec(job.criteria)
+    asking = Asking(endpoint, job.criteria, options.requests, options.cost, options.weighted)
     questions = spec.questions(job.groups, job.criteria)
     failure = None
     with (
@@ -137,76 +181,19 @@ def ask_judge(job: JudgeJob, endpoint: Endpoint, options: JudgeOptions) -> tuple
         Meter(f"judging {endpoint.model}", len(questions), quiet=job.quiet) as meter,
     ):
         ledger.take_from_cache(questions)
-        todo = list({q.wanted.key: q for q in questions if ledger.find(q.wanted) is None}.values())
-        if todo:
-            estimate = asyncio.run(_estimate(todo, job.criteria, endpoint))
-            options.cost.approve(endpoint.model, estimate)  # outside of the event loop, which would delay Ctrl-C
-            try:
-                asyncio.run(_ask(todo, job.criteria, endpoint, options, ledger, meter, done=len(questions) - len(todo)))
-            except SmolsumError as error:
-                failure = error
-            ledger.take_from_cache(questions)  # the same texts in another example
+        asking.approve(questions, ledger)
+        if options.until is None:
+            failure = asking.ask(questions, ledger, meter)
+        else:
+            a_round = len(questions) // options.rounds
+
+            def ask_rounds(rounds: int) -> tuple[Judged, SmolsumError | None]:
+                error = asking.ask(questions[: rounds * a_round], ledger, meter)
+                return _recall(job, replace(spec, rounds=rounds), ledger, None), error
+
+            spec, failure = rounds_until(spec, job.criteria, ask_rounds, quiet=job.quiet)
     dollars = geval.dollars(endpoint.model, ledger.usage["input_tokens"], ledger.usage["output_tokens"])
     return _recall(job, spec, ledger, dollars), failure
-
-
-async def _estimate(todo: Sequence[JudgeQuestion], criteria: Sequence[Criterion], endpoint: Endpoint) -> Estimate:
-    """Return the cost of the questions, once the endpoint has taken the key."""
-    from smolsum.results.evaluate import geval
-
-    async with ChatClient(endpoint, connections=1) as client:
-        await client.models()
-    empty = {c.name: len((await geval.judge_call(c, dict.fromkeys(c.sees, "x"))).prompt) for c in criteria}
-    characters = sum(empty[q.wanted.metric] + sum(map(len, q.texts.values())) for q in todo)
-    tokens = characters // CHARACTERS_A_TOKEN, OUTPUT_TOKENS * len(todo)
-    return Estimate(len(todo), *tokens, geval.dollars(endpoint.model, *tokens))
-
-
-async def _ask(
-    todo: Sequence[JudgeQuestion],
-    criteria: Sequence[Criterion],
-    endpoint: Endpoint,
-    options: JudgeOptions,
-    ledger: Ledger,
-    meter: Meter,
-    *,
-    done: int,
-) -> None:
-    """Ask on one client, and record each outcome; `done` judgements are known already."""
-    from smolsum.results.evaluate import geval
-
-    by_name, failed = {c.name: c for c in criteria}, 0
-    async with ChatClient(endpoint, connections=options.requests.concurrency) as client:
-
-        async def ask(question: JudgeQuestion) -> Answer:
-            return await client.ask(await geval.judge_call(by_name[question.wanted.metric], question.texts))
-
-        def record(question: JudgeQuestion, outcome: RequestOutcome) -> None:
-            nonlocal done, failed
-            ledger.record(_judged(question.wanted, outcome))
-            done, failed = done + 1, failed + (outcome.answer is None)
-            meter.to(done, f"failed {failed}" if failed else "")
-            options.cost.pay(geval.dollars(endpoint.model, outcome.input_tokens, outcome.output_tokens) or 0.0)
-
-        meter.to(done)
-        await ask_all(
-            todo, ask, endpoint, options.requests, record=record, failed_before=ledger.failed,
-            retry="evaluate again: only what is missing is asked",
-        )  # fmt: skip
-
-
-def _judged(wanted: Judgement, outcome: RequestOutcome) -> Judgement:
-    score, reason = outcome.answer.value if outcome.answer else (None, "")
-    return msgspec.structs.replace(
-        wanted,
-        score=score,
-        reason=reason,
-        error=str(outcome.failure) if outcome.failure else "",
-        attempts=outcome.attempts,
-        seconds=outcome.seconds,
-        input_tokens=outcome.input_tokens,
-        output_tokens=outcome.output_tokens,
-    )
 
 
 def _recall(job: JudgeJob, spec: JudgeSpec, ledger: Ledger, dollars: float | None) -> Judged:
@@ -217,7 +204,8 @@ def _recall(job: JudgeJob, spec: JudgeSpec, ledger: Ledger, dollars: float | Non
     every = [j for found in judgements.values() for j in found]
     cached = sum(j.score is not None and j.attempts == 0 for j in every)
     usage = {**ledger.usage, "cached": cached, "dollars": dollars}
-    return Judged(spec, judgements, [j for j in every if j.score is None], usage)
+    missing = [] if spec.by_person else [j for j in every if j.score is None]
+    return Judged(spec, judgements, missing, usage)
 
 
 def _recall_last(job: JudgeJob) -> JudgeResult:
@@ -228,15 +216,24 @@ def _recall_last(job: JudgeJob) -> JudgeResult:
         return JudgeResult(None, {})
     if not job.quiet:
         console.narrate(f"keeping the scores that {judged.spec.model} gave before")
-    second = _recall_judge(job, then.get("second") or {})
-    return JudgeResult(judged, then | judge_facts(job.criteria, judged, second))
+    return JudgeResult(judged, then | _facts(job, judged, _recall_others(job, then)))
+
+
+def _recall_others(job: JudgeJob, then: Mapping[str, Any]) -> list[Judged]:
+    """Return the other judges of an earlier evaluation."""
+    recalled = (_recall_judge(job, one) for one in (then.get("second"), *(then.get("others") or ())) if one)
+    return [one for one in recalled if one is not None]
 
 
 def _recall_judge(job: JudgeJob, facts: Mapping[str, Any]) -> Judged | None:
     """Return a judge's known judgements, by what a summary says of it; None if it was asked by other criteria."""
     if set(facts.get("prompts", ())) != {c.name for c in job.criteria}:
         return None
-    spec = JudgeSpec(facts["model"], facts["rounds"], facts["prompts"], facts.get("endpoint", ""))
+    until, most = facts.get("until"), facts.get("most_rounds", 0)
+    weighted = bool(facts.get("weighted"))
+    spec = JudgeSpec(
+        facts["model"], facts["rounds"], facts["prompts"], facts.get("endpoint", ""), weighted, until, most
+    )
     return _recall(job, spec, Ledger(job.folder, spec.judge, job.retry), facts["usage"].get("dollars"))
 
 

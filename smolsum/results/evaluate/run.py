@@ -21,7 +21,7 @@ from smolsum.policy.load import Policy
 from smolsum.policy.weights import tokenizer_digest
 from smolsum.results.evaluate.evaluated_model import Target
 from smolsum.results.evaluate.judge_cost import CostLimitError
-from smolsum.results.evaluate.judgements import judge_spec, judged_summary
+from smolsum.results.evaluate.judgements import judged_summary
 from smolsum.results.evaluate.prompt_encoding import encode_prompts, meteor_matching, split_fingerprints
 from smolsum.results.evaluate.sampling import GREEDY, DecodingSettings, complete, complete_by_api, complete_by_workers
 from smolsum.results.evaluate.storage import KEY, TASK, WEIGHTS, Completer, find_kept, obtain, write_scores
@@ -34,7 +34,7 @@ from smolsum.results.evaluate.tables import (
     with_judge,
 )
 from smolsum.rollout.sampling_count import SamplingCounter, ShowCount
-from smolsum.runs.evaluation_records import BEHIND
+from smolsum.runs.evaluation_records import BEHIND, Judging
 from smolsum.runs.typed_json import has_scores, read_summary
 from smolsum.runs.writer import FIXED
 from smolsum.tasks import TASKS
@@ -201,7 +201,8 @@ def evaluate(target: Target, *, split: str, judging: JudgeOptions | None, quiet:
         if task.evaluation.criteria:
             from smolsum.results.evaluate.judging import JudgeJob, judge
 
-            result = judge(JudgeJob(target.folder, found.groups, task.evaluation.criteria, retry, quiet), judging)
+            criteria, runs_dir = task.evaluation.criteria, Path(target.config.run.dir)
+            result = judge(JudgeJob(target.folder, found.groups, criteria, retry, quiet, runs_dir), judging)
             judged, failure = result.judged, result.failure
             if judged is not None:
                 columns, name = judged.columns(task.evaluation.criteria), judged.spec.name
@@ -365,10 +366,10 @@ def _is_done(target: Target, judging: JudgeOptions | None) -> bool:
     if judging is None or not criteria:
         return True
     summary = read_summary(target.folder)
-    if summary.judge != judge_spec(judging.endpoint, judging.rounds, criteria).name:
+    if summary.judge != judging.spec(criteria).name:
         return False
     if summary.judging is not None and summary.judging.missing:
         return False
-    second = (summary.judging and summary.judging.second) or {}
-    wanted = judging.second
-    return wanted is None or (second.get("model"), second.get("endpoint")) == (wanted.model, wanted.address)
+    facts = summary.judging or Judging()
+    known = [(one.get("model"), one.get("endpoint") or "") for one in (facts.second, *facts.others) if one]
+    return all(not isinstance(one, Path) and (one.model, one.address) in known for one in judging.others)

@@ -28,7 +28,11 @@ summary.json:
   judging              model, endpoint (URL), rounds, prompts (fingerprints), thresholds,
                        usage (calls, tokens, dollars, cached),
                        missing ([{id, round, metric, error, attempts}]), noise ({metric: n, round_sd, icc, icc_mean}),
-                       second (the same of a second judge, with `agreement`: {metric: n, pearson, spearman, …})
+                       second (the same of a second judge, with `agreement`: {metric: n, pearson, spearman, …} and
+                       `kappa` of what passes), others (judges from the third on), alpha (Krippendorff's, by metric),
+                       until, most_rounds, weighted (how rounds and scores were made),
+                       corrected (of what passes: [{source, raw, n, sensitivity, good, specificity, bad, share, low,
+                       high}])
 """
 
 import json

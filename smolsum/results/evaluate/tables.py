@@ -128,8 +128,12 @@ def show_judged(
         console.narrate(
             f"{usage['calls']:,} calls in all, {usage['cached']:,} scores from the cache; {tokens}{dollars}"
         )
-        if second := facts.get("second"):
-            _show_agreement(names, second)
+        for other in filter(None, (facts.get("second"), *facts.get("others", ()))):
+            _show_agreement(names, other)
+        if alpha := facts.get("alpha"):
+            row = ["-" if alpha[name] is None else f"{alpha[name]:.3f}" for name in names]
+            console.table(names, [row], title="agreement of all judges, Krippendorff's alpha")
+        _show_corrected(facts.get("corrected", ()))
     if missing:
         console.warn(f"{len(missing)} judgements are missing, and in no mean; {retry} asks for them again")
         for j in missing[:MAX_LISTED]:
@@ -170,6 +174,24 @@ def _show_agreement(names: Sequence[str], second: Mapping[str, Any]) -> None:
     rows = [[name, str(one["n"]), *_cells(one, *figures)] for name, one in found.items()]
     columns = ["metric", "n", "Pearson", "Spearman", "difference", "its sd"]
     console.table(columns, rows, title=f"agreement with {second['model']}")
+    if (kappa := second.get("kappa")) and kappa["n"]:
+        (beyond, low, high) = _cells(kappa, "kappa", "low", "high")
+        agreed = f"{100 * kappa['agreed']:.1f} %"
+        console.narrate(f"same verdict on {agreed} of {kappa['n']} examples, kappa {beyond} [{low}, {high}]")
+
+
+def _show_corrected(found: Sequence[Mapping[str, Any]]) -> None:
+    """Print the share that passes next to the one that is corrected for the judge's errors, by each source of these."""
+    if not found:
+        return
+    rows = []
+    for one in found:
+        shares = [f"{100 * one[key]:.1f} %" for key in ("raw", "sensitivity", "specificity")]
+        ends = [f"{100 * one[key]:.1f} %" for key in ("share", "low", "high")] if one["share"] is not None else None
+        corrected = [ends[0], f"[{ends[1]}, {ends[2]}]"] if ends else ["-", "it passes good and bad alike"]
+        rows.append([one["source"], str(one["n"]), *shares, *corrected])
+    columns = ["errors by", "n", "passed", "sensitivity", "specificity", "corrected", "95 % interval"]
+    console.table(columns, rows, title="passed, corrected for the judge's errors")
 
 
 def _cells(values: Metrics, *keys: str) -> list[str]:

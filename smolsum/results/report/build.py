@@ -55,7 +55,12 @@ def build(inputs: ReportInputs, plan: AnalysisPlan | None = None) -> Page:
         ("Published figures", paper.published_tables(inputs, results) if study else []),
         ("Training", training.curve_figures(inputs, [paper.WATCHED] if study else [])),
         ("Correlations", paper.correlation_figures(inputs, results) if study else []),
-        ("The judge", [scores.noise_table(inputs), *scores.reward_figures(results)] if inputs.criteria else []),
+        (
+            "The judge",
+            [scores.noise_table(inputs), scores.corrected_table(inputs), *scores.reward_figures(results)]
+            if inputs.criteria
+            else [],
+        ),
         ("Cost", [training.cost_table(inputs)]),
         ("Samples", scores.samples_tables(inputs, results)),
         ("Data", setup.data_tables(inputs, prompts="Post" if study else "Prompt", references=study)),

@@ -41,7 +41,7 @@ def judge(
 ) -> tuple[Judged, SmolsumError | None]:  # fmt: skip
     endpoint = Endpoint(server.url, model, server.key if key is None else key)
     cost = JudgeCost(None, agreed=agreed, quiet=agreed)
-    options = JudgeOptions(endpoint, None, rounds, replace(QUICK, concurrency=concurrency), cost, fresh)
+    options = JudgeOptions(endpoint, (), rounds, replace(QUICK, concurrency=concurrency), cost, fresh)
     return ask_judge(JudgeJob(folder, groups, CRITERIA, "again"), endpoint, options)
 
 

@@ -234,6 +234,28 @@ def noise_table(inputs: ReportInputs) -> Table:
     return table("S4", "Judge noise", columns, rows, note, better=better)
 
 
+def corrected_table(inputs: ReportInputs) -> Table:
+    """Return Table S4b, the share that passes next to the one that is corrected for the judge's errors, by each source
+    of these errors; no row where nothing is known of them."""
+    rows = []
+    for evaluation in inputs.evaluations:
+        name = evaluation.folder.parents[1].name if evaluation.step is not None else evaluation.name
+        path = evaluation.folder / SUMMARY
+        for place, one in enumerate((evaluation.summary.judging or Judging()).corrected):
+            parts = ("raw", "sensitivity", "specificity", "share")
+            cells = [number(one[p], percent, CellSource(path, f"judging.corrected.{place}.{p}")) for p in parts]
+            known = one["share"] is not None
+            interval = f"[{percent(one['low'])}, {percent(one['high'])}]" if known else "passes good and bad alike"
+            rows.append([name, one["source"], Cell(str(one["n"]), one["n"]), *cells, interval])
+    columns = ("Evaluation", "Errors by", "n", "Passed", "Sensitivity", "Specificity", "Corrected", "95 % interval")
+    note = (
+        "Corrected: (passed + specificity - 1) / (sensitivity + specificity - 1), with the interval of Lang and "
+        "Reiczigel (arXiv 2511.21140). Errors by labels are of these completions; those on planted faults hold if the "
+        "judge errs on completions as on references and on faults made by rule."
+    )
+    return table("S4b", "Passed, corrected for the judge's errors", columns, rows, note)
+
+
 def reward_figures(results: Sequence[ConfigurationResult]) -> list[Figure]:
     """Return Figures S2: each overlap signal of an example against its score by the judge."""
     figures: list[Figure] = []
