@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import ClassVar, cast
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 from textual import events
@@ -110,21 +111,24 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
 
     def show(self, found: Rows) -> None:
         """Show these rows and keep the bar where it is; cells that stay as they are cost nothing."""
-        titles, rows, left = found.titles, found.rows, found.left
+        titles, left = found.titles, found.left
+        rows = [[self._cell(one, title in left) for title, one in zip(titles, row, strict=True)] for row in found.rows]
         label(self, found.title, found.note)
         if [*titles] != self._titles:
             self.clear(columns=True)
             self._titles = [*titles]
             for title in titles:
-                self.add_column(Text(title, justify="left" if title in left else "right"))
+                self.add_column(self._cell(title, title in left), width=0)
+        # Textual measures new cells only once it is idle, and keeps what it drew before that
+        for column, *cells in zip(self.ordered_columns, *rows, strict=True):
+            column.width = max(cell_len(str(cell)) for cell in (column.label, *cells))
         while self.row_count > len(rows):
             self.remove_row(self.ordered_rows[-1].key)
         for place, row in enumerate(rows):
-            cells = [self._cell(one, title in left) for title, one in zip(titles, row, strict=True)]
             if place >= self.row_count:
-                self.add_row(*cells)
+                self.add_row(*row)
                 continue
-            for column, cell in enumerate(cells):
+            for column, cell in enumerate(row):
                 known = self.get_cell_at(Coordinate(place, column))
                 if known != cell or (isinstance(known, Text) and known.style != cell.style):
                     self.update_cell_at(Coordinate(place, column), cell, update_width=True)

@@ -18,9 +18,10 @@ from smolsum.runs.control import is_requested
 from smolsum.runs.reader import Run, read_run
 from smolsum.watch.app import WatchApp, plain_page, settled
 from smolsum.watch.charts import RunChart
+from smolsum.watch.formats import Rows
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.pages import PAGES
-from smolsum.watch.widgets import TextView
+from smolsum.watch.widgets import RowTable, TextView
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
@@ -341,6 +342,19 @@ def test_a_click_on_the_legend_hides_a_curve(tmp_path: Path) -> None:
             for word, n in [*hidden.items(), ("l length", 2)]
         ),
     )
+
+
+def test_a_table_is_whole_where_it_is_drawn_at_once(tmp_path: Path) -> None:
+    """Textual may draw new rows before it is idle, when it measures them, and keeps what it drew."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await walk(app, pilot, ("f", On("results"), "METEOR"))
+        table = app.screen.query_one("#results RowTable", RowTable)
+        for name in ("a name", "a longer name"):
+            table.show(Rows("", "", ["", "value"], [[name, "2"]]))
+            assert f" {name}      2 " in table.render_line(1).text
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
 
 
 def test_pages_of_lines_scroll_by_what_fits(tmp_path: Path) -> None:
