@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, cast
 from textual import events, on
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, TabbedContent
@@ -26,7 +27,7 @@ from smolsum.watch.plot import Chart, View
 from smolsum.watch.runs_list import RunSwitcher
 from smolsum.watch.themes import DARK, LIGHT
 from smolsum.watch.view import RunView
-from smolsum.watch.widgets import InputDialog, TextView
+from smolsum.watch.widgets import InputDialog
 
 Request = Literal["pause", "resume", "stop"]
 CONFIRM = "stop"
@@ -42,6 +43,8 @@ MANY = 1_000_000
 """More than the steps of any run."""
 CHARTED = ("overview", "charts", "chart", "results", "metrics")
 BROWSED = ("overview", "completions")
+OPENING = ("turn", "search", "runs", "stop")
+"""Actions whose keys no widget gets, except a line of input: what is typed next is for what they open."""
 ON: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("zoom", "pan", "all", "unit", "smooth", "log"), CHARTED),
     "cursor": ("charts", "chart"),
@@ -55,8 +58,7 @@ ON: dict[str, tuple[str, ...]] = {
 def _key(keys: str, action: str, word: str, help: str = "", *, shown: str | None = None, show: bool = False) -> Binding:
     """A key with its word for the footer (if `show` or `shown` in another way, where it works), and the rest of its
     line in the help."""
-    # taken before any widget has it: what is typed next is then for the page or the line of input that it opens
-    priority = action.startswith(("turn", "leave(", "search"))
+    priority = action.startswith(("leave(", *OPENING))
     return Binding(keys, action, word, show or bool(shown), shown, priority, help)
 
 
@@ -140,9 +142,9 @@ class WatchApp(RunView):
 
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
 
-    def on_ready(self) -> None:
+    async def on_ready(self) -> None:
         if self._choosing:
-            self.action_runs()
+            await self.action_runs()
 
     async def action_enlarge(self, chart: int) -> None:
         """Show one chart on the whole page, or go back."""
@@ -199,7 +201,7 @@ class WatchApp(RunView):
         elif self.browser and self.browser.display:
             self.browser.scroll_text(SCROLLED * by)
         elif self.page:
-            for view in self.page.query(TextView):
+            for view in self.page.query(VerticalScroll):
                 view.scroll_relative(y=by * max(view.size.height - 1, 1), animate=False)
 
     async def action_search(self) -> None:
@@ -241,7 +243,7 @@ class WatchApp(RunView):
         modal = isinstance(self.screen, ModalScreen)
         now = self.moment
         match action:
-            case "turn" | "search" if modal or isinstance(self.screen.focused, Input):
+            case _ if action in OPENING and (modal or isinstance(self.screen.focused, Input)):
                 return False
             case "leave":
                 return not (modal and parameters)
@@ -352,10 +354,10 @@ class WatchApp(RunView):
 
     # runs
 
-    def action_runs(self) -> None:
+    async def action_runs(self) -> None:
         """List all runs of the directory, and show the chosen ones."""
         shown = [run.paths for run in (self.watched, *self.others)]
-        self.push_screen(RunSwitcher(shown, queued=self._queued, ascii=self.options.ascii), self._chosen)
+        await self.push_screen(RunSwitcher(shown, queued=self._queued, ascii=self.options.ascii), self._chosen)
 
     def _queued(self) -> Sequence[str]:
         grid = self.snapshot().grid
@@ -375,16 +377,16 @@ class WatchApp(RunView):
         if request == "resume":
             self.say("the run continues")
 
-    def action_refuse(self, request: Request) -> None:
+    async def action_refuse(self, request: Request) -> None:
         """Say why the run does not take a request, unless the grid does."""
         if self._answering(request):
-            self.action_stop()
+            await self.action_stop()
 
-    def action_stop(self) -> None:
+    async def action_stop(self) -> None:
         """Ask the run to stop, and so the grid after it, once the user has typed the word that confirms it."""
         grid = self.snapshot().grid
         what = grid.stop_question if grid else "The run finishes its step, saves and ends; it can be resumed."
-        self.push_screen(InputDialog(f"{what}\nType {CONFIRM} to stop it."), self._confirmed)
+        await self.push_screen(InputDialog(f"{what}\nType {CONFIRM} to stop it."), self._confirmed)
 
     def _confirmed(self, answer: str | None) -> None:
         if answer == CONFIRM:

@@ -22,6 +22,7 @@ from smolsum.watch.widgets import Pane, RowTable, TextView, moment_of
 
 MAX_NAME = 44
 """Characters of a metric's name; of a longer one the end is shown."""
+MIN_COURSE = 8
 SPARKLINES = 13
 """Lines of the pane that has a line for each chart: nothing is below it on a page that is no higher."""
 
@@ -167,8 +168,10 @@ class Metrics(ViewPage):
             nothing = f"no metric has {wanted!r} in its name" if wanted else "no step yet"
             table.show(Rows("metrics", note, [""], [[nothing]]))
             return
-        shown = [ending(clean(name), MAX_NAME, ascii=snapshot.options.ascii) for name in names]
-        room = max(table.size.width - max(map(len, shown)) - 3 * VALUE_WIDTH - 16, 8)
+        room = table.size.width - 3 * VALUE_WIDTH - 16
+        most = min(max(room - MIN_COURSE, MIN_COURSE), MAX_NAME)
+        shown = [ending(clean(name), most, ascii=snapshot.options.ascii) for name in names]
+        room = max(room - max(map(len, shown)), MIN_COURSE)
         rows: list[list[str | Text]] = []
         for name, title in zip(names, shown, strict=True):
             one, style = series[name], SKY if name in snapshot.options.pinned else ""

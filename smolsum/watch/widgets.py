@@ -120,8 +120,10 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
             for title in titles:
                 self.add_column(self._cell(title, title in left), width=0)
         # Textual measures new cells only once it is idle, and keeps what it drew before that
-        for column, *cells in zip(self.ordered_columns, *rows, strict=True):
-            column.width = max(cell_len(str(cell)) for cell in (column.label, *cells))
+        widths = [max(map(cell_len, map(str, column))) for column in zip(titles, *rows, strict=True)]
+        wider = widths != [column.width for column in self.ordered_columns]
+        for column, width in zip(self.ordered_columns, widths, strict=True):
+            column.width = width
         while self.row_count > len(rows):
             self.remove_row(self.ordered_rows[-1].key)
         for place, row in enumerate(rows):
@@ -131,7 +133,9 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
             for column, cell in enumerate(row):
                 known = self.get_cell_at(Coordinate(place, column))
                 if known != cell or (isinstance(known, Text) and known.style != cell.style):
-                    self.update_cell_at(Coordinate(place, column), cell, update_width=True)
+                    # one is enough for the table to find its size, and each costs as many measurements as there are rows
+                    self.update_cell_at(Coordinate(place, column), cell, update_width=wider)
+                    wider = False
 
     def _cell(self, cell: str | Text, left: bool) -> Text:
         text = cell if isinstance(cell, Text) else Text(cell)
