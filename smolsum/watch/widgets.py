@@ -133,7 +133,7 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
             for column, cell in enumerate(row):
                 known = self.get_cell_at(Coordinate(place, column))
                 if known != cell or (isinstance(known, Text) and known.style != cell.style):
-                    # one is enough for the table to find its size, and each costs as many measurements as there are rows
+                    # one is enough for the table to find its size; each one costs measuring its column
                     self.update_cell_at(Coordinate(place, column), cell, update_width=wider)
                     wider = False
 
