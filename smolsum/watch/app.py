@@ -17,13 +17,14 @@ from smolsum.errors import SmolsumError
 from smolsum.runs.control import make_request, withdraw
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
+from smolsum.watch.braille import View
 from smolsum.watch.charts import UNITS, RunChart, log_is_possible, whole
 from smolsum.watch.completions import Completions
 from smolsum.watch.curves import CHARTS, ChartSpec, chart_of
 from smolsum.watch.export import exported
 from smolsum.watch.model import SMOOTHING, ViewOptions
 from smolsum.watch.pages import Metrics
-from smolsum.watch.plot import Chart, View
+from smolsum.watch.plot import Chart
 from smolsum.watch.runs_list import RunSwitcher
 from smolsum.watch.themes import DARK, LIGHT
 from smolsum.watch.view import RunView

@@ -15,11 +15,11 @@ from rich.text import Text
 from smolsum.console import duration
 from smolsum.runs.reader import Run
 from smolsum.runs.series import MOST_POINTS, Point, smoothed
-from smolsum.watch.braille import Pattern, PlotPoint, Trace, draw, heights
+from smolsum.watch.braille import Ends, Pattern, PlotPoint, Trace, draw, heights
 from smolsum.watch.curves import CHARTS, RUNS, VALIDATION, ChartSpec, legend, letter_of, rewarded, shown_curves
 from smolsum.watch.formats import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, PaneText, number
 from smolsum.watch.model import Snapshot
-from smolsum.watch.plot import Chart, Ends, LinePlot, ScaledPart, can_be_log, scale, sections, without_outliers
+from smolsum.watch.plot import Chart, LinePlot, ScaledPart, can_be_log, scale, sections, without_outliers
 from smolsum.watch.widgets import Pane
 
 UNITS = {"step": "", "time": "perf/step_s", "tokens": "num_tokens"}

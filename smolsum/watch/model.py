@@ -11,7 +11,7 @@ from smolsum.runs.alerts import find_alerts
 from smolsum.runs.grid_follower import GridView, grid_of
 from smolsum.runs.reader import Run
 from smolsum.runs.state import RunState, pace, run_state
-from smolsum.watch.plot import View
+from smolsum.watch.braille import View
 
 SCHEMA_VERSION = 1
 MAX_EVENTS = 10

@@ -18,11 +18,11 @@ from smolsum.runs.grid_follower import GridFollower
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.runs.state import run_state
+from smolsum.watch.braille import View
 from smolsum.watch.completions import Completions
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.pages import PAGES, Overview, ViewPage
 from smolsum.watch.panes import header, message
-from smolsum.watch.plot import View
 from smolsum.watch.themes import DARK, LIGHT, filters
 from smolsum.watch.widgets import RowTable
 
@@ -141,7 +141,7 @@ class RunView(App[None]):
         self.polls = self.set_interval(POLL_S, self._poll)
         self.draw()
 
-    def on_ready(self) -> None:
+    async def on_ready(self) -> None:
         gc.enable()  # the first page is drawn
 
     # the model

@@ -130,11 +130,11 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
             if place >= self.row_count:
                 self.add_row(*row)
                 continue
-            for column, cell in enumerate(row):
-                known = self.get_cell_at(Coordinate(place, column))
+            for at, cell in enumerate(row):
+                known = self.get_cell_at(Coordinate(place, at))
                 if known != cell or (isinstance(known, Text) and known.style != cell.style):
                     # one is enough for the table to find its size; each one costs measuring its column
-                    self.update_cell_at(Coordinate(place, column), cell, update_width=wider)
+                    self.update_cell_at(Coordinate(place, at), cell, update_width=wider)
                     wider = False
 
     def _cell(self, cell: str | Text, left: bool) -> Text:

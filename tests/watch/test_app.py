@@ -140,8 +140,8 @@ def test_crash_and_vanishing(tmp_path: Path) -> None:
     failed = partial(status, folder, "failed", 60, 80, hint="free space")
     play(
         paths,
-        ("", "RUNNING"),
-        (long_ago, "STALE", "-> smolsum train --resume", "!! no heartbeat"),
+        ("", "RUNNING", "S stop"),
+        (long_ago, "STALE", "-> smolsum train --resume", "!! no heartbeat", Gone("S stop")),
         (partial(failed, error="the disk is full"), "FAILED", "the disk is full  -> free space"),
         (partial(failed, error="a word " * 40), "a word…\n"),
         (lambda: shutil.rmtree(folder), "GONE", "step 60/80"),

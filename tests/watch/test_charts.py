@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.watching import BEGAN, STEP_S, append, golden, make_run, row
 
 from smolsum.runs.reader import Run, read_run
+from smolsum.watch.braille import View
 from smolsum.watch.charts import (
     MIN_ROWS_WITH_AXIS,
     Axis,
@@ -27,7 +28,7 @@ from smolsum.watch.curves import CHARTS, chart_of, letters
 from smolsum.watch.formats import PaneText
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.panes import header, sparklines
-from smolsum.watch.plot import GUTTER, View, round_numbers, scale_labels, tick_labels, without_outliers
+from smolsum.watch.plot import GUTTER, round_numbers, scale_labels, tick_labels, without_outliers
 
 NOW = BEGAN + timedelta(seconds=200)
 REWARD, TOKENS, LOSS, GRAD, VALIDATION = (CHARTS[n] for n in (0, 1, 2, 3, 5))

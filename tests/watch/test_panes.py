@@ -15,12 +15,12 @@ from support.watching import BEGAN, append, golden, make_run, row, screen, stamp
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_run
 from smolsum.watch.app import WatchApp, plain_page
+from smolsum.watch.braille import View
 from smolsum.watch.charts import RunChart, chart
 from smolsum.watch.curves import CHARTS
 from smolsum.watch.formats import number
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.panes import alerts, constraints, header, message, sparklines, times, workers
-from smolsum.watch.plot import View
 from smolsum.watch.results import results
 from smolsum.watch.widgets import Pane
 

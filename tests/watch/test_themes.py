@@ -19,8 +19,8 @@ from textual.screen import ModalScreen
 from smolsum.runs.reader import Run
 from smolsum.watch import themes
 from smolsum.watch.app import WatchApp
+from smolsum.watch.braille import View
 from smolsum.watch.pages import PAGES
-from smolsum.watch.plot import View
 from smolsum.watch.themes import ask_for_background, is_light
 
 TEXT, LINE = 4.5, 3.0
