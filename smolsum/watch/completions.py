@@ -27,7 +27,7 @@ from smolsum.runs.samples import (
     sort_keys,
 )
 from smolsum.runs.search import Searches, Wanted
-from smolsum.watch.formats import ORANGE, Rows
+from smolsum.watch.formats import ORANGE, PaneText, Rows
 from smolsum.watch.listings import (
     GONE,
     MARK,
@@ -166,7 +166,7 @@ class Completions(Container):
         follows = self.listing == "time" and table.cursor_row >= table.row_count - 1
         make = {"step": self._rollouts, "hits": self._hits, "time": self._over_time, "tests": self._tests}[self.listing]
         rows = make()
-        table.show(rows)
+        table.fill(rows)
         if follows:
             table.to(len(rows.rows) - 1)
         self._progress = self._searches.progress(), self._pairs.running
@@ -313,11 +313,11 @@ class Completions(Container):
         item = self._items[self._bar] if self._bar < len(self._items) else None
         if self.listing == "tests":
             for view in (before, after):
-                view.show(*side(self._here, self._tested, str(item or ""), view.id or "", self._look))
+                view.fill(side(self._here, self._tested, str(item or ""), view.id or "", self._look))
             return
         group, sample = self.selected()
         if group is None or sample is None:
-            after.show("text", "", Text(GONE if item is not None else "", style=ORANGE))
+            after.fill(PaneText("text", "", (Text(GONE if item is not None else "", style=ORANGE),)))
             return
         first = None
         if self.difference and not group.evaluation:
@@ -327,7 +327,7 @@ class Completions(Container):
         text = rollout(self._here, group, sample, first, self._look, repeated=self.listing != "step")
         named = f" of {group.evaluation or f'step {group.step}'}, {group.prompt_id}" if self.listing != "step" else ""
         note = f"{asked_and_got(sample, self._here.settings)}{', cut' if sample.truncated else ''}"
-        after.show(f"rollout {sample.number + 1}{named}", note, text)
+        after.fill(PaneText(f"rollout {sample.number + 1}{named}", note, (text,)))
         shown = (self.listing, self._groups_of, item if self.listing != "step" else (self.group, self._bar), self.order)
         if shown != self._shown:  # scroll another text to its top, or to its first hit
             self._shown = shown

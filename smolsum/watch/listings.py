@@ -14,7 +14,7 @@ from smolsum.runs.reader import Run
 from smolsum.runs.records import RunSettings, SampledRollout
 from smolsum.runs.samples import Group, asked_and_got, changes, clean, sample_errors
 from smolsum.runs.search import MAX_HITS, Hits, Scan, Source
-from smolsum.watch.formats import DIM, GREEN, ORANGE, RED, SKY, Rows, cut, ending, number
+from smolsum.watch.formats import DIM, GREEN, ORANGE, RED, SKY, PaneText, Rows, cut, ending, number
 
 NAME = 12
 """Characters of the name of a prompt or evaluation in a table."""
@@ -138,13 +138,13 @@ def rollout(run: Run, group: Group, sample: SampledRollout, first: Group | None,
     return text.append(group.post or "an evaluation does not keep its prompts", "" if group.post else DIM)
 
 
-def side(run: Run, tests: BeforeAfter, example: str, name: str, look: Look) -> tuple[str, str, Text]:
-    """Return title, note and text of an example as the first evaluation has it (`before`), or the later (`after`)."""
+def side(run: Run, tests: BeforeAfter, example: str, name: str, look: Look) -> PaneText:
+    """Return an example as the first evaluation has it (`before`), or the later (`after`)."""
     later = name == "after"
     if not example:
-        return name, "", Text()
+        return PaneText(name)
     if later and tests.alone:
-        return "after", "", Text("not yet: training evaluates after each stage", style=DIM)
+        return PaneText(name, "", (Text("not yet: training evaluates after each stage", style=DIM),))
     own = tests.after if later else tests.before
     sample, tokens = own.samples[example], own.tokens[example]
     text = _marked(sample.text, look.query)
@@ -156,7 +156,8 @@ def side(run: Run, tests: BeforeAfter, example: str, name: str, look: Look) -> t
         grown = f"  {'+' if change > 0 else ''}{number(change)}" if later and change else ""
         text.append(f"\n{title} {number(sample.rewards.get(metric))}", DIM).append(grown)
     errors = sample_errors(sample, run.settings, tokens)
-    return f"{name}: {own.name}", ", ".join([asked_and_got(sample, run.settings, tokens), *errors]), text
+    note = ", ".join([asked_and_got(sample, run.settings, tokens), *errors])
+    return PaneText(f"{name}: {own.name}", note, (text,))
 
 
 def _marked(text: str, query: str) -> Text:

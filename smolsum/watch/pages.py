@@ -1,7 +1,6 @@
 """The pages of the view: which widgets each one has, and how they lie in a terminal of any size."""
 
 from collections.abc import Callable
-from functools import partial
 
 from rich.text import Text
 from textual import events, on
@@ -13,7 +12,7 @@ from textual.widgets import Input
 from smolsum.runs.samples import clean
 from smolsum.watch.charts import RunChart, sparkline
 from smolsum.watch.completions import Completions
-from smolsum.watch.curves import CARD, CHARTS, RUNS, VALIDATION, chart_of
+from smolsum.watch.curves import CARD, CHARTS, VALIDATION, chart_of
 from smolsum.watch.formats import SKY, VALUE_WIDTH, Rows, ending, number
 from smolsum.watch.model import Snapshot
 from smolsum.watch.panes import alerts, constraints, run_log, settings, sparklines, times, workers
@@ -49,22 +48,23 @@ class ViewPage(Container):
     .-narrow Overview #sparklines, .-low Overview #sparklines { display: block; }
     .-narrow Overview #charts, .-low Overview #charts { layout: vertical; height: 1fr; }
     .-narrow Overview.-lowest #charts, .-low Overview.-lowest #charts { display: none; }
-    Compare #states { height: auto; max-height: 50%; }
-    Compare Horizontal { height: 1fr; }
+    #compare #states { height: auto; max-height: 50%; }
+    ViewPage > Horizontal { height: 1fr; }
     Charts { layout: grid; grid-size: 3; grid-rows: 1fr; }
     .-narrow Charts, .-low Charts { grid-size: 2; }
     .-narrow Charts .-more, .-low Charts .-more { display: none; }
-    Alerts { layout: horizontal; }
-    Alerts VerticalScroll { scrollbar-size-vertical: 1; }
-    Alerts VerticalScroll Pane { height: auto; min-height: 3; }
-    .-narrow Alerts { layout: vertical; }
-    Results Horizontal { height: 1fr; }
-    .-narrow Results Horizontal, .-low Results Horizontal { display: none; }
+    #alerts ViewPage { layout: horizontal; }
+    #alerts VerticalScroll { scrollbar-size-vertical: 1; }
+    #alerts VerticalScroll Pane { height: auto; min-height: 3; }
+    .-narrow #alerts ViewPage { layout: vertical; }
+    .-narrow #results Horizontal, .-low #results Horizontal { display: none; }
     """
 
     def show(self, snapshot: Snapshot) -> None:
-        for pane in self.query(Pane):
-            pane.show(snapshot)
+        """Draw this moment."""
+        drawn: list[Pane | RowTable | TextView] = [*self.query(Pane), *self.query(RowTable), *self.query(TextView)]
+        for widget in drawn:
+            widget.show(snapshot)
 
 
 class Overview(ViewPage):
@@ -93,20 +93,6 @@ class Overview(ViewPage):
             completions.show(snapshot)
 
 
-class Compare(ViewPage):
-    """Runs next to each other: the state of each, the settings that differ, the results."""
-
-    def compose(self) -> ComposeResult:
-        yield RowTable(id="states", show_cursor=False)
-        with Horizontal():
-            yield RowTable(id="differences", show_cursor=False)
-            yield RowTable(id="comparison", show_cursor=False)
-
-    def show(self, snapshot: Snapshot) -> None:
-        for name, rows in (("states", states), ("differences", differences), ("comparison", comparison)):
-            self.query_one(f"#{name}", RowTable).show(rows(snapshot))
-
-
 class Charts(ViewPage):
     """All charts, and those of the metrics that the user put first."""
 
@@ -123,13 +109,6 @@ class Charts(ViewPage):
             self.refresh(recompose=True)
             self.call_after_refresh(self.show, snapshot)
         super().show(snapshot)
-
-
-class ChartPage(ViewPage):
-    """One chart on the whole page."""
-
-    def compose(self) -> ComposeResult:
-        yield RunChart(CHARTS[0])
 
 
 class Metrics(ViewPage):
@@ -166,7 +145,7 @@ class Metrics(ViewPage):
         note = f"{len(names)} of {len(series)}" + (f"  /{wanted}" if wanted else "")
         if not names:
             nothing = f"no metric has {wanted!r} in its name" if wanted else "no step yet"
-            table.show(Rows("metrics", note, [""], [[nothing]]))
+            table.fill(Rows("metrics", note, [""], [[nothing]]))
             return
         room = table.size.width - 3 * VALUE_WIDTH - 16
         most = min(max(room - MIN_COURSE, MIN_COURSE), MAX_NAME)
@@ -179,7 +158,7 @@ class Metrics(ViewPage):
             course = sparkline(snapshot, room + VALUE_WIDTH, chart_of(name), name_width=0)
             course = course[VALUE_WIDTH * (1 + len(snapshot.others)) :]
             rows.append([Text("*" if style else " ", style), Text(title, style), *map(number, values), course])
-        table.show(
+        table.fill(
             Rows("metrics", note, ["", "metric", "newest", "least", "most", "course"], rows, ("", "metric", "course"))
         )
 
@@ -218,75 +197,32 @@ class Metrics(ViewPage):
             self.post_message(self.Chosen(name))
 
 
-class Results(ViewPage):
+def _compare() -> ViewPage:
+    """Runs next to each other: the state of each, the settings that differ, the results."""
+    return ViewPage(RowTable(states, id="states"), Horizontal(RowTable(differences), RowTable(comparison)))
+
+
+def _results() -> ViewPage:
     """What each stage did to the headline metrics, above the charts of the reward and of validations."""
-
-    def compose(self) -> ComposeResult:
-        yield RowTable(show_cursor=False)
-        with Horizontal():
-            yield RunChart(CHARTS[0])
-            yield RunChart(next(spec for spec in CHARTS if spec.title == VALIDATION))
-
-    def show(self, snapshot: Snapshot) -> None:
-        table = self.query_one(RowTable)
-        table.show(results(snapshot, self.size.width - 2))
-        super().show(snapshot)
+    validation = next(spec for spec in CHARTS if spec.title == VALIDATION)
+    return ViewPage(RowTable(results), Horizontal(RunChart(CHARTS[0]), RunChart(validation)))
 
 
-class LinesPage(ViewPage):
-    """A page of lines, the newest ones last where they come by themselves."""
-
-    def __init__(self, draw: Callable[[Snapshot, int], tuple[str, str, Text]], *, newest_last: bool = False) -> None:
-        super().__init__()
-        self._draw, self._newest_last = draw, newest_last
-
-    def compose(self) -> ComposeResult:
-        yield TextView(newest_last=self._newest_last)
-
-    def show(self, snapshot: Snapshot) -> None:
-        view = self.query_one(TextView)
-        view.show(*self._draw(snapshot, max(view.size.width - 3, 20)))
-
-    def on_resize(self) -> None:
-        self.app.call_later(self.app.draw)  # type: ignore[attr-defined]
-
-
-class Alerts(ViewPage):
+def _alerts() -> ViewPage:
     """Alerts with advice, next to workers, constraints and step times."""
-
-    def compose(self) -> ComposeResult:
-        yield TextView()
-        with VerticalScroll(can_focus=False):
-            for draw in (workers, constraints, times):
-                yield Pane(draw)
-
-    def show(self, snapshot: Snapshot) -> None:
-        view = self.query_one(TextView)
-        drawn = alerts(snapshot, max(view.size.width - 3, 20))
-        view.show(drawn.title, str(drawn.note), Text("\n").join(drawn.lines))
-        super().show(snapshot)
-
-
-def _log(snapshot: Snapshot, width: int) -> tuple[str, str, Text]:
-    note, lines = run_log(snapshot, width)
-    return "log", note, Text("\n").join(lines)
-
-
-def _config(snapshot: Snapshot, width: int) -> tuple[str, str, Text]:
-    title = f"config of {RUNS[0]}" if snapshot.others else "config"
-    return title, str(snapshot.run.paths.config), settings(snapshot)
+    return ViewPage(TextView(alerts), VerticalScroll(Pane(workers), Pane(constraints), Pane(times), can_focus=False))
 
 
 PAGES: dict[str, Callable[[], ViewPage | Completions]] = {
     "overview": Overview,
-    "compare": Compare,
+    "compare": _compare,
     "charts": Charts,
     "metrics": Metrics,
     "completions": Completions,
-    "results": Results,
-    "alerts": Alerts,
-    "log": partial(LinesPage, _log, newest_last=True),
-    "config": partial(LinesPage, _config),
-    "chart": ChartPage,
+    "results": _results,
+    "alerts": _alerts,
+    "log": lambda: ViewPage(TextView(run_log, newest_last=True)),
+    "config": lambda: ViewPage(TextView(settings)),
+    "chart": lambda: ViewPage(RunChart(CHARTS[0])),
 }
 """In the order of the tab key; `compare` is there for several runs, `chart` while one is enlarged."""

@@ -365,17 +365,18 @@ def _constraint(run: Run, one: Constraint, width: int, *, ascii: bool) -> list[T
     return [Text.assemble(mark, text), Text(f"{state:>{width}}")]
 
 
-def settings(snapshot: Snapshot) -> Text:
+def settings(snapshot: Snapshot, _width: int) -> PaneText:
     """Return the resolved configuration."""
     lines = (
-        clean(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}")
+        Text(clean(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}"))
         for key, value in leaves(snapshot.run.config).items()
     )
-    return Text("\n".join(lines))
+    title = f"config of {RUNS[0]}" if snapshot.others else "config"
+    return PaneText(title, str(snapshot.run.paths.config), tuple(lines))
 
 
-def run_log(snapshot: Snapshot, width: int) -> tuple[str, list[Text]]:
-    """Return how many messages the run has, and their lines, the newest last. Each has its time of day, and a mark
+def run_log(snapshot: Snapshot, width: int) -> PaneText:
+    """Return the messages of the run, the newest last, and how many there are. Each has its time of day, and a mark
     where it is a warning (!) or says how the run failed (!!); a line names each attempt. Below a failure is its
     traceback."""
     lines: list[Text] = []
@@ -395,7 +396,7 @@ def run_log(snapshot: Snapshot, width: int) -> tuple[str, list[Text]]:
         lines += [Text(f"{'':{INDENT}}{clean(line)}"[:width], style=DIM) for line in more]
     warnings = sum(level != "note" for _, _, level, _, _ in events)
     note = f"{len(events)} message{'' if len(events) == 1 else 's'}" + (f", {warnings} marked" if warnings else "")
-    return note, lines or [Text("none yet", style=DIM)]
+    return PaneText("log", note, tuple(lines) or (Text("none yet", style=DIM),))
 
 
 def _entries(snapshot: Snapshot) -> list[tuple[tuple[str, int], str, str, int, str]]:

@@ -130,7 +130,7 @@ def compared_in_head(snapshot: Snapshot, room: int) -> Text:
     return line
 
 
-def states(snapshot: Snapshot) -> Rows:
+def states(snapshot: Snapshot, _width: int) -> Rows:
     """Return a row for each run: letter, name, state, stage, step, newest reward, time so far, time left, and why one
     failed with what helps."""
     rows: list[list[str | Text]] = []
@@ -147,7 +147,7 @@ def states(snapshot: Snapshot) -> Rows:
     return Rows("runs", "r, return: one run alone", titles, rows, left=("run", "state", "stage", "what is wrong"))
 
 
-def differences(snapshot: Snapshot) -> Rows:
+def differences(snapshot: Snapshot, _width: int) -> Rows:
     """Return the settings that are not the same in all runs, a row for each. Those of a stage are compared between the
     runs that have it."""
     settings = []
@@ -178,7 +178,7 @@ def _value(settings: Mapping[str, object], key: str) -> str:
     return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 
-def comparison(snapshot: Snapshot) -> Rows:
+def comparison(snapshot: Snapshot, _width: int) -> Rows:
     """Return the newest evaluation of each run on the test split, the newest validation and the speed, a row for each
     metric. A star marks the best value of an evaluation, where a metric has a direction and the prompts are the
     same."""

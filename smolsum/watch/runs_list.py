@@ -156,7 +156,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         order = f"the best {self._sort} first" if self._sort else "the newest first"
         title = self._runs.problem or f"{count}{marked}, {order}, in {self._runs.folder}"
         box.border_title = Content(title)
-        table.show(run_rows(self._lines, self._marked, table.content_size.width, ascii=self._ascii))
+        table.fill(run_rows(self._lines, self._marked, table.content_size.width, ascii=self._ascii))
         roots = [line.paths.root for line in self._lines]
         if roots:
             self._at = self._at if self._at in roots else roots[0]

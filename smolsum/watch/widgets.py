@@ -26,6 +26,8 @@ MOST_LINES = 12
 """Lines of a pane that is as high as what it says, at most."""
 CONTEXT = 2
 """Lines of a text above its first hit."""
+SCROLLBAR, MIN_WIDTH = 1, 20
+"""Columns of a text that its scrollbar takes, and that it has in any case."""
 
 
 def moment_of(widget: Widget) -> Snapshot | None:
@@ -105,11 +107,18 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
         if (row := event.style.meta.get("row", -1)) >= 0:
             self.post_message(self.Clicked(row))
 
-    def __init__(self, *, id: str | None = None, show_cursor: bool = True) -> None:
-        super().__init__(id=id, show_cursor=show_cursor, cursor_type="row", cell_padding=1)
+    def __init__(self, draw: Callable[[Snapshot, int], Rows] | None = None, *, id: str | None = None) -> None:
+        """`draw` makes the rows of a table without a bar from each moment of the run; other tables are filled."""
+        super().__init__(id=id, show_cursor=draw is None, cursor_type="row", cell_padding=1)
+        self._draw = draw
         self._titles: list[str] = []
 
-    def show(self, found: Rows) -> None:
+    def show(self, snapshot: Snapshot) -> None:
+        """Draw this moment."""
+        if self._draw:
+            self.fill(self._draw(snapshot, self.size.width))
+
+    def fill(self, found: Rows) -> None:
         """Show these rows and keep the bar where it is; cells that stay as they are cost nothing."""
         titles, left = found.titles, found.left
         rows = [[self._cell(one, title in left) for title, one in zip(titles, row, strict=True)] for row in found.rows]
@@ -161,16 +170,34 @@ class TextView(VerticalScroll, can_focus=False):
     TextView > Static { height: auto; }
     """
 
-    def __init__(self, *, newest_last: bool = False, id: str | None = None) -> None:
+    def __init__(
+        self,
+        draw: Callable[[Snapshot, int], PaneText] | None = None,
+        *,
+        newest_last: bool = False,
+        id: str | None = None,
+    ) -> None:
+        """`draw` makes the text from each moment of the run; without it the view is filled."""
         super().__init__(id=id)
-        self._newest_last = newest_last
+        self._draw, self._newest_last = draw, newest_last
         self._text = Text("\n")
 
     def compose(self) -> ComposeResult:
         yield Static()
 
-    def show(self, title: str, note: str, text: Text) -> None:
-        label(self, title, note)
+    def show(self, snapshot: Snapshot) -> None:
+        """Draw this moment."""
+        if self._draw:
+            self.fill(self._draw(snapshot, max(self.size.width - SCROLLBAR, MIN_WIDTH)))
+
+    def on_resize(self) -> None:
+        if now := moment_of(self):
+            self.show(now)
+
+    def fill(self, found: PaneText) -> None:
+        """Show this text; one that comes by itself stays at its end."""
+        text = Text("\n").join(found.lines)
+        label(self, found.title, found.note)
         if (self._text.plain, self._text.spans) != (text.plain, text.spans):
             at_end = self._newest_last and self.scroll_y >= self.max_scroll_y
             self._text = text

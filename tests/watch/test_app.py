@@ -356,7 +356,7 @@ def test_a_table_is_whole_where_it_is_drawn_at_once(tmp_path: Path) -> None:
         await walk(app, pilot, ("f", On("results"), "METEOR"))
         table = app.screen.query_one("#results RowTable", RowTable)
         for name in ("a name", "a longer name"):
-            table.show(Rows("", "", ["", "value"], [[name, "2"]]))
+            table.fill(Rows("", "", ["", "value"], [[name, "2"]]))
             assert f" {name}      2 " in table.render_line(1).text
 
     drive(WatchApp(Run(make_run(tmp_path))), script)

@@ -61,9 +61,9 @@ def draw_all(paths: RunPaths) -> None:
         assert "\x1b" not in "".join(line.plain for line in draw(found, 60, 14).lines)
     for width in (80, 120):
         assert "\x1b" not in "".join(line.plain for line in (*header(found, width), message(found, width)))
-    for rows in (results(found, 60), states(found), differences(found), comparison(found)):
+    for rows in (draw(found, 60) for draw in (results, states, differences, comparison)):
         assert "\x1b" not in "".join(str(cell) for row in rows.rows for cell in row)
-    assert "\x1b" not in settings(found).plain + "".join(line.plain for line in run_log(found, 60)[1])
+    assert not any("\x1b" in line.plain for line in (*settings(found, 60).lines, *run_log(found, 60).lines))
     json.dumps(as_document(run), allow_nan=False)
 
 

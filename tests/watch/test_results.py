@@ -39,7 +39,7 @@ def three(folder: Path) -> list[RunPaths]:
 
 def test_each_has_its_state(tmp_path: Path) -> None:
     found = snapshot(*three(tmp_path))
-    lines = text(states(found)).splitlines()
+    lines = text(states(found, 60)).splitlines()
     assert [" ".join(line.split()[:4]) for line in lines[1:4]] == ["A a ✓ finished", "B b ‖ paused", "C c ? STALE"]
     assert " 80/80 " in lines[1]
     assert "no heartbeat from mini-1" in lines[3]
@@ -53,7 +53,7 @@ def test_settings_that_differ(tmp_path: Path) -> None:
     a, b, c = three(tmp_path)
 
     def shown(*runs: RunPaths) -> str:
-        return text(differences(snapshot(*runs)))
+        return text(differences(snapshot(*runs), 60))
 
     assert shown(a, b, c).split() == [
         *("A", "B", "C"),
@@ -75,7 +75,7 @@ def test_results_side_by_side(tmp_path: Path) -> None:
     a, b, c = three(tmp_path)
 
     def shown(*runs: RunPaths) -> str:
-        found = comparison(snapshot(*runs))
+        found = comparison(snapshot(*runs), 60)
         return f"{text(found)}\n{found.note}"
 
     measured(a, "quality", **{"length/within_tol": 0.9, "wrong": 0.2})
