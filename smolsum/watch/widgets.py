@@ -185,6 +185,10 @@ class TextView(VerticalScroll, can_focus=False):
     def compose(self) -> ComposeResult:
         yield Static()
 
+    def on_mount(self) -> None:
+        if self._newest_last:
+            self.anchor()  # at the end, whenever the text gets its height, until the user scrolls
+
     def show(self, snapshot: Snapshot) -> None:
         """Draw this moment."""
         if self._draw:
@@ -199,11 +203,8 @@ class TextView(VerticalScroll, can_focus=False):
         text = Text("\n").join(found.lines)
         label(self, found.title, found.note)
         if (self._text.plain, self._text.spans) != (text.plain, text.spans):
-            at_end = self._newest_last and self.scroll_y >= self.max_scroll_y
             self._text = text
             self.query_one(Static).update(Content.from_rich_text(text))
-            if at_end:
-                self.scroll_end(animate=False)
 
     def begin(self, place: int = 0) -> None:
         """Scroll to the line with a character of the text; at the first page the text begins at its top."""
