@@ -185,10 +185,6 @@ class TextView(VerticalScroll, can_focus=False):
     def compose(self) -> ComposeResult:
         yield Static()
 
-    def on_mount(self) -> None:
-        if self._newest_last:
-            self.anchor()  # at the end, whenever the text gets its height, until the user scrolls
-
     def show(self, snapshot: Snapshot) -> None:
         """Draw this moment."""
         if self._draw:
@@ -197,6 +193,11 @@ class TextView(VerticalScroll, can_focus=False):
     def on_resize(self) -> None:
         if now := moment_of(self):
             self.show(now)
+
+    def watch_show_vertical_scrollbar(self, needed: bool) -> None:
+        """Stay at the end of a text that grows there, until the user scrolls; a short one stands at the top."""
+        if self._newest_last:
+            self.anchor(needed)
 
     def fill(self, found: PaneText) -> None:
         """Show this text; one that comes by itself stays at its end."""
