@@ -25,7 +25,7 @@ arXiv:1807.03748). The main objective stays as it was, and alone decides once le
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -36,43 +36,39 @@ from smolsum.config.sections import GrpoConfig, StageConfig
 from smolsum.grpo.loss import Tally, merged, over_ranks, tally_metrics, weighted
 from smolsum.policy import distributed
 from smolsum.policy.cpu.gradient import TokenGroup
-from smolsum.policy.group_gradient import WHOLE, Chunking, GroupLoss, sum_over_groups, updates_in_c
+from smolsum.policy.group_gradient import WHOLE, Chunking, GroupLoss, sum_over_groups
 from smolsum.types import Rollout
 
 
 @dataclass(frozen=True)
 class Relabelled:
-    """Rollouts of one group and what they are good answers to: the token ids of the prompt that was asked, for each
-    rollout those of the prompt that asks for its length, and by how much its reward there is higher, above 0."""
+    """Rollouts of one group and what they are good answers to: for each the token ids of the prompt that asks for its
+    length, and by how much its reward is higher there than under the prompt that was asked, above 0."""
 
     asked_ids: Sequence[int]
     rollouts: Sequence[Rollout]
     prompts_ids: Sequence[Sequence[int]]
-    gains: Sequence[float]
-
-    @property
-    def rows(self) -> list[tuple[Sequence[int], Rollout]]:
-        """Prompts and completions: each under its own prompt, then under the prompt that was asked."""
-        own = zip(self.prompts_ids, self.rollouts, strict=True)
-        return [row for ids, rollout in own for row in ((ids, rollout), (self.asked_ids, rollout))]
+    right: Sequence[bool]
+    """whether the completion's end is right there, or too early"""
 
 
 def hindsight_loss(
-    own_logp_G: mx.array, asked_logp_G: mx.array, gains_G: mx.array, counted_G: mx.array, *, rollouts: int
+    logp_GT: mx.array, decides_GT: mx.array, last_GT: mx.array, right_G: mx.array, counted_G: mx.array, *, rollouts: int
 ) -> tuple[mx.array, Tally]:
     """Return a group's share of the loss (scalar, to be minimised), and the tally of its metrics.
 
-    `own_logp_G` and `asked_logp_G` are log-probs of whole completions under the prompts that ask for their length, and
-    under the prompt that was asked; a pair whose `counted_G` is 0 teaches nothing.
+    `logp_GT` are log-probs under the prompts that ask for each completion's length, and `decides_GT` is 1 for the
+    tokens that decide whether it ends; a completion whose `counted_G` is 0 teaches nothing.
     """
-    margin_G = own_logp_G - asked_logp_G
-    objective_G = -nn.softplus(-margin_G) * gains_G * counted_G
+    on_G, end_G = (logp_GT * (decides_GT - last_GT)).sum(axis=1), (logp_GT * last_GT).sum(axis=1)
+    # log(1 - p): the end's own probability is kept a little below 1, where the gradient would not be finite
+    early_G = mx.log1p(-mx.exp(mx.minimum(end_G, -1e-4)))
+    objective_G = (on_G + mx.where(right_G > 0, end_G, early_G)) * counted_G
     tally: Tally = {
         "sum": {
-            "hindsight/gain": weighted(gains_G, counted_G),
-            "hindsight/margin": weighted(margin_G, counted_G),
-            "hindsight/weight": weighted(mx.sigmoid(-margin_G), counted_G),
-            "hindsight/accuracy": weighted(margin_G > 0, counted_G),
+            "hindsight/gain": weighted(mx.exp(end_G), counted_G * (1 - right_G)),
+            "hindsight/margin": weighted(mx.exp(end_G), counted_G * right_G),
+            "hindsight/accuracy": weighted(right_G, counted_G),
         },
         "min": {},
         "max": {},
@@ -88,6 +84,7 @@ def add_hindsight(
     stage: StageConfig,
     *,
     rollouts: int,
+    ends: frozenset[int],
     chunking: Chunking = WHOLE,
 ) -> tuple[Any, dict[str, float]]:
     """Return the gradient tree with that of the hindsight loss added, weighted by `config.hindsight`, and the metrics.
@@ -100,10 +97,10 @@ def add_hindsight(
     if not number:
         return grads, counted
     mine, counts = distributed.share_or_spare(groups)
-    losses = [_loss(group, config, rollouts, counts=counts) for group in mine]
+    losses = [_loss(group, ends, rollouts, counts=counts) for group in mine]
     (total, tally), more = sum_over_groups(
         model, [_tokens(group) for group in mine], losses,
-        temperature=stage.temperature, join=merged, chunking=_whole_pairs(model, mine, chunking),
+        temperature=stage.temperature, join=merged, chunking=chunking,
     )  # fmt: skip
     more, total, tally = distributed.total(more), distributed.total(total).item(), over_ranks(tally)
     found = {"hindsight/loss": total} | {name: mean.item() for name, mean in tally_metrics(tally).items()}
@@ -111,24 +108,13 @@ def add_hindsight(
     return tree_map(lambda a, b: a + (weight * b).astype(a.dtype), grads, more), counted | found
 
 
-def _whole_pairs(model: nn.Module, groups: Sequence[Relabelled], chunking: Chunking) -> Chunking:
-    """Return the chunking with an even number of rows, so that pairs stay together; where C computes, all rows are
-    together anyway."""
-    if updates_in_c(model, chunking):
-        return chunking
-    rows = chunking.rows or max(len(group.rows) for group in groups)
-    return replace(chunking, rows=max(2, rows // 2 * 2))
-
-
-def _loss(group: Relabelled, config: GrpoConfig, rollouts: int, *, counts: bool) -> GroupLoss:
-    mask_RT = _mask(group, config.train_eos)
-    gains_G = mx.array(group.gains, dtype=mx.float32)
-    counted_G = mx.full(gains_G.shape, 1.0 if counts else 0.0)
+def _loss(group: Relabelled, ends: frozenset[int], rollouts: int, *, counts: bool) -> GroupLoss:
+    decides_RT, last_RT = _decides(group, ends)
+    right_R = mx.array([float(one) for one in group.right])
+    counted_R = mx.full(right_R.shape, 1.0 if counts else 0.0)
 
     def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, Tally]:
-        pairs_G2 = (logp * mask_RT[rows]).sum(axis=1).reshape(-1, 2)
-        pairs = slice(None) if rows == slice(None) else slice(rows.start // 2, rows.stop // 2)  # even: `_whole_pairs`
-        return hindsight_loss(pairs_G2[:, 0], pairs_G2[:, 1], gains_G[pairs], counted_G[pairs], rollouts=rollouts)
+        return hindsight_loss(logp, decides_RT[rows], last_RT[rows], right_R[rows], counted_R[rows], rollouts=rollouts)
 
     return loss
 
@@ -144,16 +130,20 @@ def _shared(group: Relabelled) -> Sequence[int]:
 def _tokens(group: Relabelled) -> TokenGroup:
     """Return the rows as a group of the shared prompt, whose completions begin with the rest of their prompts."""
     shared = _shared(group)
-    return TokenGroup(shared, [(*ids[len(shared) :], *rollout.token_ids) for ids, rollout in group.rows])
+    rows = zip(group.prompts_ids, group.rollouts, strict=True)
+    return TokenGroup(shared, [(*ids[len(shared) :], *rollout.token_ids) for ids, rollout in rows])
 
 
-def _mask(group: Relabelled, train_eos: bool) -> mx.array:
-    """Return 1 for each trained token of the completions, behind the rest of each prompt: float32 (2 G, T)."""
+def _decides(group: Relabelled, ends: frozenset[int]) -> tuple[mx.array, mx.array]:
+    """Return 1 for each token that decides whether its completion ends, and 1 for the last of them, behind the rest of
+    each prompt: float32 (G, T) each."""
     before = len(_shared(group))
-    rows = [(len(ids) - before, rollout) for ids, rollout in group.rows]
-    longest = max(start + len(rollout.token_ids) for start, rollout in rows)
-    masks = []
-    for start, rollout in rows:
-        trained = len(rollout.token_ids) if train_eos else rollout.length
-        masks.append([*[0.0] * start, *[1.0] * trained, *[0.0] * (longest - start - trained)])
-    return mx.array(masks)
+    decides, last = [], []
+    for ids, rollout in zip(group.prompts_ids, group.rollouts, strict=True):
+        prompt = [0.0] * (len(ids) - before)
+        decides.append([*prompt, *[float(token in ends) for token in (-1, *rollout.token_ids[:-2])], 1.0])
+        last.append([*prompt, *[0.0] * (len(rollout.token_ids) - 1), 1.0])
+    longest = max(map(len, last))
+    padded = ([[*row, *[0.0] * (longest - len(row))] for row in rows] for rows in (decides, last))
+    first, second = map(mx.array, padded)
+    return first, second

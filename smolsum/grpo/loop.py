@@ -105,6 +105,8 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
     )  # fmt: skip
     at_ends = setup.task.rewards.end_signals if config.grpo.length_credit == "ends" else []
     ends = sentence_ends(policy.tokenizer) if at_ends else frozenset()
+    even = config.grpo.hindsight and config.grpo.hindsight_lengths == "even"
+    cuts = sentence_ends(policy.tokenizer) if even else frozenset()
     source.publish(at.step, always=True)  # a restored or new stage is not one update from what workers hold
     for k in session.steps(optimizer):  # saves checkpoints, pauses and stops
         reset_peak()
@@ -121,8 +123,8 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         )  # fmt: skip
         if config.grpo.hindsight and stage.learn == "rewards":
             grads, copied = add_hindsight(
-                grads, policy.model, relabelled(batch, setup, now, k, steps), config.grpo, now,
-                rollouts=batch.totals.size, chunking=setup.memory.chunking,
+                grads, policy.model, relabelled(batch, setup, now, k, steps, cuts), config.grpo, now,
+                rollouts=batch.totals.size, ends=cuts, chunking=setup.memory.chunking,
             )  # fmt: skip
             metrics |= copied
         mark("fwd_bwd_s")

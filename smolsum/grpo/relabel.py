@@ -1,6 +1,7 @@
 """Which rollouts of a step are relabelled in hindsight, as what, and what that is worth (`grpo/hindsight.py`)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -9,17 +10,21 @@ from smolsum.config.sections import StageConfig
 from smolsum.grpo.batch import Batch
 from smolsum.grpo.hindsight import Relabelled
 from smolsum.grpo.setup.prepare import Setup
-from smolsum.rewards.combine import score_all
-from smolsum.types import RolloutGroup
+from smolsum.policy.load import Policy
+from smolsum.types import Rollout
 
 
-def relabelled(batch: Batch, setup: Setup, stage: StageConfig, step: int, steps: int) -> list[Relabelled]:
+def relabelled(
+    batch: Batch, setup: Setup, stage: StageConfig, step: int, steps: int, ends: frozenset[int]
+) -> list[Relabelled]:
     """Return the relabelled rollouts of each group that has some.
 
-    A rollout is relabelled with the target that its length reaches or, where training does not ask for that one at the
-    stage's `step` (from 0, of `steps`), with the nearest target that it asks for. It takes part if it was not cut, if
-    it is of at least the group's median quality, and if its reward is higher under the prompt that asks for that target
-    than under its own.
+    `ends` are the tokens that end a sentence. Up to each of them a rollout is a completion too, which could have ended
+    there. Of these and the whole rollout, unless it was cut, the one is taken whose length is nearest to a target that
+    is drawn evenly from those that training asks for at the stage's `step` (from 0, of `steps`): so lengths are learnt
+    that the policy seldom writes. It is relabelled with the trained target nearest to its length. It takes part if the
+    rollout has at least its group's median quality, and if the reward is higher under the new prompt than under the one
+    that was asked.
     """
     writer = setup.writer
     assert writer is not None
@@ -28,19 +33,37 @@ def relabelled(batch: Batch, setup: Setup, stage: StageConfig, step: int, steps:
     for p, group in enumerate(batch.groups):
         quality = _quality(batch, p, stage, setup.task.targets.signals)
         middle = median(quality)
-        rollouts, prompts, places = [], [], []
+        kept, ids, right = [], [], []
         for g, rollout in enumerate(group.rollouts):
-            if not rollout.truncated and quality[g] >= middle and not np.isnan(batch.totals[p][g]):
-                rollouts.append(rollout)
-                prompts.append(writer.asking(group.prompt, targets.nearest(length(rollout))))
-                places.append(g)
-        copies = [RolloutGroup(prompt, (rollout,)) for prompt, rollout in zip(prompts, rollouts, strict=True)]
-        gains = _gains(copies, batch, p, places, setup, stage)
-        kept = [n for n, gain in enumerate(gains) if gain > 0]
+            if quality[g] < middle or np.isnan(batch.totals[p][g]):
+                continue
+            if not (endings := _endings(rollout, ends, setup.policy)):
+                continue
+            goal = targets.drawn("hindsight", setup.config.train.seed, rollout.seed)
+            ended = min(endings, key=lambda one: abs(length(one) - goal))
+            early = goal - length(ended) > length(rollout) / (2 * len(endings))  # by more than half a sentence
+            if early and (rollout.truncated or ended is not rollout):
+                continue
+            kept.append(ended)
+            right.append(not early)
+            ids.append(writer.asking(group.prompt, goal if early else targets.nearest(length(ended))).token_ids)
         if kept:
-            ids = [prompts[n].token_ids for n in kept]
-            better = [rollouts[n] for n in kept], ids, [gains[n] for n in kept]
-            found.append(Relabelled(group.prompt.token_ids, *better))
+            found.append(Relabelled(group.prompt.token_ids, kept, ids, right))
+    return found
+
+
+def _endings(rollout: Rollout, ends: frozenset[int], policy: Policy) -> list[Rollout]:
+    """Return the completions that a rollout could have been: up to the end of each of its sentences, and all of it
+    where it ended."""
+    ids, logps = rollout.token_ids, rollout.logprobs
+    found = [] if rollout.truncated else [rollout]
+    eos = policy.tokenizer.eos_token_id
+    for place in range(1, rollout.length):
+        if ids[place - 1] in ends:
+            # the log-prob of the end was not sampled, and hindsight does not read it
+            kept = (*ids[:place], eos), (*logps[:place], 0.0)
+            text = policy.tokenizer.decode(list(ids[:place]), skip_special_tokens=True)
+            found.append(replace(rollout, token_ids=kept[0], logprobs=kept[1], finish_reason="stop", text=text))
     return found
 
 
@@ -53,18 +76,3 @@ def _quality(batch: Batch, p: int, stage: StageConfig, targeted: Sequence[str]) 
     # a signal that does not apply adds nothing, as in the total
     rows = [[stage.rewards[name] * (value or 0.0) for value in batch.scores[name][p]] for name in names]
     return [sum(values) for values in zip(*rows, strict=True)]
-
-
-def _gains(
-    copies: list[RolloutGroup], batch: Batch, p: int, places: Sequence[int], setup: Setup, stage: StageConfig
-) -> list[float]:
-    """Return by how much the total rewards are higher under the relabelled prompts: only the signals that depend on the
-    target change."""
-    targeted = {name: w for name, w in stage.rewards.items() if w and name in setup.task.targets.signals}
-    new = score_all(copies, targeted, setup.config, setup.task.rewards.signals) if copies else {}
-    return [
-        sum(
-            weight * ((new[name][n][0] or 0.0) - (batch.scores[name][p][g] or 0.0)) for name, weight in targeted.items()
-        )
-        for n, g in enumerate(places)
-    ]

@@ -126,11 +126,6 @@ def _check_targets(config: Config) -> None:
                 hint="--set task.targets=16-128, or --set grpo.hindsight=0",
             )
         return
-    if config.grpo.hindsight and not any(stage.trained_rewards.get("length") for stage in config.stages.values()):
-        raise UsageError(
-            "grpo.hindsight learns from how much better a length is rewarded, but no stage rewards the length",
-            hint="--strategy included, or --set grpo.hindsight=0",
-        )
     make_targets(task.targets, task.held_out_targets)
     try:
         # of two targets, which a text that states its target tells apart
