@@ -1,4 +1,4 @@
-"""Which rollouts of a step are relabelled in hindsight, as what, and what that is worth (`grpo/hindsight.py`)."""
+"""Under which lengths a step's completions are learnt in hindsight (`grpo/hindsight.py`), and up to which end."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,14 +17,13 @@ from smolsum.types import Rollout
 def relabelled(
     batch: Batch, setup: Setup, stage: StageConfig, step: int, steps: int, ends: frozenset[int]
 ) -> list[Relabelled]:
-    """Return the relabelled rollouts of each group that has some.
+    """Return the relabelled completions of each group that has some.
 
-    `ends` are the tokens that end a sentence. Up to each of them a rollout is a completion too, which could have ended
-    there. Of these and the whole rollout, unless it was cut, the one is taken whose length is nearest to a target that
-    is drawn evenly from those that training asks for at the stage's `step` (from 0, of `steps`): so lengths are learnt
-    that the policy seldom writes. It is relabelled with the trained target nearest to its length. It takes part if the
-    rollout has at least its group's median quality, and if the reward is higher under the new prompt than under the one
-    that was asked.
+    For each rollout of at least its group's median quality a target is drawn, evenly from those that training asks for
+    at the stage's `step` (from 0, of `steps`), and of its possible ends, after each of the tokens `ends` and where it
+    ended, the one is taken whose length is nearest. It is right under the prompt that asks for this length or, where
+    training does not, for the nearest that it asks for. But where all of a completion is shorter than the target by more
+    than half of one of its sentences, its own end is too early under the prompt that asks for the target.
     """
     writer = setup.writer
     assert writer is not None
@@ -33,38 +32,37 @@ def relabelled(
     for p, group in enumerate(batch.groups):
         quality = _quality(batch, p, stage, setup.task.targets.signals)
         middle = median(quality)
-        kept, ids, right = [], [], []
+        learnt, prompts_ids, right = [], [], []
         for g, rollout in enumerate(group.rollouts):
-            if quality[g] < middle or np.isnan(batch.totals[p][g]):
+            possible = _endings(rollout, ends, setup.policy)
+            if quality[g] < middle or np.isnan(batch.totals[p][g]) or not possible:
                 continue
-            if not (endings := _endings(rollout, ends, setup.policy)):
-                continue
-            goal = targets.drawn("hindsight", setup.config.train.seed, rollout.seed)
-            ended = min(endings, key=lambda one: abs(length(one) - goal))
-            early = goal - length(ended) > length(rollout) / (2 * len(endings))  # by more than half a sentence
-            if early and (rollout.truncated or ended is not rollout):
-                continue
-            kept.append(ended)
+            target = targets.drawn("hindsight", setup.config.train.seed, rollout.seed)
+            ended = min(possible, key=lambda one: abs(length(one) - target))
+            # by more than half of one of its sentences
+            early = ended is rollout and target - length(rollout) > length(rollout) / (2 * len(possible))
+            learnt.append(ended)
+            prompts_ids.append(
+                writer.asking(group.prompt, target if early else targets.nearest(length(ended))).token_ids
+            )
             right.append(not early)
-            ids.append(writer.asking(group.prompt, goal if early else targets.nearest(length(ended))).token_ids)
-        if kept:
-            found.append(Relabelled(group.prompt.token_ids, kept, ids, right))
+        if learnt:
+            found.append(Relabelled(learnt, prompts_ids, right))
     return found
 
 
 def _endings(rollout: Rollout, ends: frozenset[int], policy: Policy) -> list[Rollout]:
-    """Return the completions that a rollout could have been: up to the end of each of its sentences, and all of it
-    where it ended."""
+    """Return what a rollout would be if it had ended after one of its sentences, and at the end the rollout itself,
+    unless it was cut."""
     ids, logps = rollout.token_ids, rollout.logprobs
-    found = [] if rollout.truncated else [rollout]
-    eos = policy.tokenizer.eos_token_id
+    found = []
     for place in range(1, rollout.length):
         if ids[place - 1] in ends:
-            # the log-prob of the end was not sampled, and hindsight does not read it
-            kept = (*ids[:place], eos), (*logps[:place], 0.0)
-            text = policy.tokenizer.decode(list(ids[:place]), skip_special_tokens=True)
-            found.append(replace(rollout, token_ids=kept[0], logprobs=kept[1], finish_reason="stop", text=text))
-    return found
+            text = str(policy.tokenizer.decode(list(ids[:place]), skip_special_tokens=True))
+            # the end was not sampled here; hindsight reads no log-prob of the sampler
+            end = {"token_ids": (*ids[:place], policy.tokenizer.eos_token_id), "logprobs": (*logps[:place], 0.0)}
+            found.append(replace(rollout, text=text, finish_reason="stop", **end))
+    return found if rollout.truncated else [*found, rollout]
 
 
 def _quality(batch: Batch, p: int, stage: StageConfig, targeted: Sequence[str]) -> list[float]:
