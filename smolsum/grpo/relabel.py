@@ -22,8 +22,8 @@ def relabelled(
     For each rollout of at least its group's median quality a target is drawn, evenly from those that training asks for
     at the stage's `step` (from 0, of `steps`), and of its possible ends, after each of the tokens `ends` and where it
     ended, the one is taken whose length is nearest. It is right under the prompt that asks for this length or, where
-    training does not, for the nearest that it asks for. But where all of a completion is shorter than the target by more
-    than half of one of its sentences, its own end is too early under the prompt that asks for the target.
+    training does not, for the nearest that it asks for. But where a whole completion is shorter than the target by
+    more than half of one of its sentences, its end is too early under the prompt that asks for the target.
     """
     writer = setup.writer
     assert writer is not None
@@ -60,8 +60,8 @@ def _endings(rollout: Rollout, ends: frozenset[int], policy: Policy) -> list[Rol
         if ids[place - 1] in ends:
             text = str(policy.tokenizer.decode(list(ids[:place]), skip_special_tokens=True))
             # the end was not sampled here; hindsight reads no log-prob of the sampler
-            end = {"token_ids": (*ids[:place], policy.tokenizer.eos_token_id), "logprobs": (*logps[:place], 0.0)}
-            found.append(replace(rollout, text=text, finish_reason="stop", **end))
+            kept, logp = (*ids[:place], policy.tokenizer.eos_token_id), (*logps[:place], 0.0)
+            found.append(replace(rollout, token_ids=kept, logprobs=logp, text=text, finish_reason="stop"))
     return found if rollout.truncated else [*found, rollout]
 
 

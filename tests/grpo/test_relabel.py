@@ -82,12 +82,11 @@ def test_a_right_end_is_asked_for_and_an_early_one_comes_short(setup: Setup) -> 
 
 
 def test_what_was_cut_ends_after_its_sentences_alone(setup: Setup) -> None:
-    """It could have gone on, so that it is no example of an end that is too early."""
+    """Where it was cut it could have gone on."""
     cut = rollout(setup, truncated=True, text=" ".join(SENTENCES) + " And then she")
     (found,) = learnt(setup, cut)
     assert all(found.right)
     assert max(one.length for one in found.rollouts) < cut.length
-    assert len(found.rollouts) < ROLLOUTS
     assert not learnt(setup, rollout(setup, truncated=True, text="And then she"))
 
 
