@@ -2,21 +2,22 @@
 
 Relabelled completions join the update without sampling (hindsight experience replay, arXiv:1707.01495, section 3.3). A
 completion is imitated under the prompt that asks for the length that it has (goal-conditioned supervised learning,
-arXiv:1912.06088), but only where it decides whether to end: at the tokens that follow the end of a sentence. Imitating
-every token would mostly teach what the policy writes anyway, and drown the small effect of the stated length.
+arXiv:1912.06088), but only in the decision that the length depends on, that to end. Imitating every token would mostly
+teach what the policy writes anyway, and drown the small effect of the stated length; imitating but the first token of
+each sentence makes the policy's habits stronger, so that long texts repeat themselves.
 
 Two things keep the lengths that are learnt from following those that the policy happens to write:
 
 - A completion is a completion of each of its sentences too: of all these ends, `grpo/relabel.py` takes the one that is
   nearest to a target drawn evenly from all.
-- A completion that is too short for the drawn target is an example of where not to end. So it stands under the prompt
-  that asks for the target, and its last decision counts with log(1 - p) instead of log p. Without such examples short
-  completions teach to end, and nothing teaches to go on: the policy's completions become shorter with every step.
+- An end before that one is an example of where not to end, and so is that of a completion that is too short for the
+  target. It stands under the prompt that asks for the target, and counts with log(1 - p) instead of log p. Without such
+  examples everything would teach to end, and nothing to go on.
 
-With p the policy's probability of what the completion did at a decision, the objective that is added to that of GRPO,
+With p the policy's probability of the end-of-sequence token there, the objective that is added to that of GRPO,
 weighted by `grpo.hindsight`, is over the N rollouts of a step
 
-    1 / N * sum over completions of   (sum over its decisions of log p, the last one log(1 - p) where it is too early)
+    1 / N * (sum over right ends of log p + sum over ends that are too early of log(1 - p))
 
 Its bias, compared with a policy gradient: goals are chosen after the fact; and it maximises the likelihood of ending
 at the end of the sentence that is nearest to the target, not a reward. So the main objective alone teaches to write
@@ -45,7 +46,7 @@ LARGEST_P = 1 - 1e-4
 
 @dataclass(frozen=True)
 class Relabelled:
-    """Completions of one prompt, for each the token ids of the prompt under which it is learnt, and whether its end is
+    """Completions of one prompt, for each the token ids of the prompt under which its end is learnt, and whether it is
     right there or comes too early."""
 
     rollouts: Sequence[Rollout]
@@ -54,17 +55,15 @@ class Relabelled:
 
 
 def hindsight_loss(
-    logp_GT: mx.array, decides_GT: mx.array, ends_GT: mx.array, right_G: mx.array, counted_G: mx.array, *, rollouts: int
+    logp_G: mx.array, right_G: mx.array, counted_G: mx.array, *, rollouts: int
 ) -> tuple[mx.array, Tally]:
     """Return a group's share of the loss (scalar, to be minimised), and the tally of its metrics.
 
-    `logp_GT` are log-probs under the prompts that completions are learnt under, `decides_GT` is 1 for the tokens before
-    the end that decide to go on, and `ends_GT` for the end. `right_G` is 1 where the end is right, and 0 where it comes
-    too early. A completion whose `counted_G` is 0 teaches nothing.
+    `logp_G` are the log-probs of the ends under the prompts that they are learnt under. `right_G` is 1 where the end is
+    right, and 0 where it comes too early. What has a `counted_G` of 0 teaches nothing.
     """
-    on_G, end_G = (logp_GT * decides_GT).sum(axis=1), (logp_GT * ends_GT).sum(axis=1)
-    p_G = mx.exp(end_G)
-    objective_G = on_G + mx.where(right_G > 0, end_G, mx.log1p(-mx.minimum(p_G, LARGEST_P)))
+    p_G = mx.exp(logp_G)
+    objective_G = mx.where(right_G > 0, logp_G, mx.log1p(-mx.minimum(p_G, LARGEST_P)))
     tally: Tally = {
         "sum": {
             "hindsight/early_frac": weighted(1 - right_G, counted_G),
@@ -85,21 +84,19 @@ def add_hindsight(
     stage: StageConfig,
     *,
     rollouts: int,
-    ends: frozenset[int],
     chunking: Chunking = WHOLE,
 ) -> tuple[Any, dict[str, float]]:
     """Return the gradient tree with that of the hindsight loss added, weighted by `config.hindsight`, and the metrics.
 
-    `rollouts` is the number that the step learns from, `ends` are the tokens that end a sentence. Where several ranks
-    train together, each computes its share of the groups, and all return the same sum. Without groups the gradient
-    stays as it is.
+    `rollouts` is the number that the step learns from. Where several ranks train together, each computes its share of
+    the groups, and all return the same sum. Without groups the gradient stays as it is.
     """
     number = sum(len(group.rollouts) for group in groups)
     counted = {"hindsight/copies": float(number), "hindsight/copies_frac": number / rollouts}
     if not number:
         return grads, counted
     mine, counts = distributed.share_or_spare(groups)
-    losses = [_loss(group, ends, rollouts, counts=counts) for group in mine]
+    losses = [_loss(group, rollouts, counts=counts) for group in mine]
     (total, tally), more = sum_over_groups(
         model, [_tokens(group) for group in mine], losses,
         temperature=stage.temperature, join=merged, chunking=chunking,
@@ -110,13 +107,13 @@ def add_hindsight(
     return tree_map(lambda a, b: a + (weight * b).astype(a.dtype), grads, more), counted | found
 
 
-def _loss(group: Relabelled, ends: frozenset[int], rollouts: int, *, counts: bool) -> GroupLoss:
-    decides_RT, ends_RT = _masks(group, ends)
+def _loss(group: Relabelled, rollouts: int, *, counts: bool) -> GroupLoss:
+    ends_RT = _ends(group)
     right_R = mx.array([float(right) for right in group.right])
     counted_R = mx.full(right_R.shape, 1.0 if counts else 0.0)
 
     def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, Tally]:
-        return hindsight_loss(logp, decides_RT[rows], ends_RT[rows], right_R[rows], counted_R[rows], rollouts=rollouts)
+        return hindsight_loss((logp * ends_RT[rows]).sum(axis=1), right_R[rows], counted_R[rows], rollouts=rollouts)
 
     return loss
 
@@ -136,18 +133,8 @@ def _tokens(group: Relabelled) -> TokenGroup:
     return TokenGroup(shared, [(*ids[len(shared) :], *rollout.token_ids) for ids, rollout in rows])
 
 
-def _masks(group: Relabelled, ends: frozenset[int]) -> tuple[mx.array, mx.array]:
-    """Return 1 for each token that decides to go on after one of `ends`, and 1 for the end, behind the rest of each
-    prompt: float32 (R, T) each."""
+def _ends(group: Relabelled) -> mx.array:
+    """Return 1 for the end-of-sequence token of each completion, behind the rest of its prompt: float32 (R, T)."""
     before = len(_shared(group))
-    on, last = [], []
-    for ids, rollout in zip(group.prompts_ids, group.rollouts, strict=True):
-        rest, length = len(ids) - before, rollout.length
-        on.append([0.0] * (rest + 1) + [float(token in ends) for token in rollout.token_ids[: length - 1]])
-        last.append([0.0] * (rest + length) + [1.0])
-    longest = max(map(len, last))
-    return mx.array([_padded(row, longest) for row in on]), mx.array([_padded(row, longest) for row in last])
-
-
-def _padded(row: list[float], length: int) -> list[float]:
-    return row + [0.0] * (length - len(row))
+    places = [len(ids) - before + one.length for ids, one in zip(group.prompts_ids, group.rollouts, strict=True)]
+    return mx.array([[float(n == place) for n in range(max(places) + 1)] for place in places])

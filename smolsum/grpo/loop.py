@@ -122,7 +122,7 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         if config.grpo.hindsight and stage.learn == "rewards":
             grads, copied = add_hindsight(
                 grads, policy.model, relabelled(batch, setup, now, k, steps, ends), config.grpo, now,
-                rollouts=batch.totals.size, ends=ends, chunking=setup.memory.chunking,
+                rollouts=batch.totals.size, chunking=setup.memory.chunking,
             )  # fmt: skip
             metrics |= copied
         mark("fwd_bwd_s")

@@ -7,6 +7,7 @@ from statistics import median
 import numpy as np
 
 from smolsum.config.sections import StageConfig
+from smolsum.config.targets import lot
 from smolsum.grpo.batch import Batch
 from smolsum.grpo.hindsight import Relabelled
 from smolsum.grpo.setup.prepare import Setup
@@ -20,34 +21,35 @@ def relabelled(
     """Return the relabelled completions of each group that has some.
 
     For each rollout of at least its group's median quality a target is drawn, evenly from those that training asks for
-    at the stage's `step` (from 0, of `steps`), and of its possible ends, after each of the tokens `ends` and where it
-    ended, the one is taken whose length is nearest. It is right under the prompt that asks for this length or, where
-    training does not, for the nearest that it asks for. But where a whole completion is shorter than the target by
-    more than half of one of its sentences, its end is too early under the prompt that asks for the target.
+    at the stage's `step` (from 0, of `steps`). Of its possible ends, after each of the tokens `ends` and where it
+    ended, the one whose length is nearest is right under the prompt that asks for this length or, where training does
+    not, for the nearest that it asks for; and one of those before, drawn too, is too early under the prompt that asks
+    for the target. So is the end of a whole rollout that is shorter by more than half of one of its sentences.
     """
     writer = setup.writer
     assert writer is not None
     targets = writer.targets_at(step, steps)
-    length, found = setup.task.targets.length(setup.config), []
+    length, seed, found = setup.task.targets.length(setup.config), setup.config.train.seed, []
     for p, group in enumerate(batch.groups):
         quality = _quality(batch, p, stage, setup.task.targets.signals)
         middle = median(quality)
-        learnt, prompts_ids, right = [], [], []
+        learnt: list[tuple[Rollout, int, bool]] = []
         for g, rollout in enumerate(group.rollouts):
             possible = _endings(rollout, ends, setup.policy)
             if quality[g] < middle or np.isnan(batch.totals[p][g]) or not possible:
                 continue
-            target = targets.drawn("hindsight", setup.config.train.seed, rollout.seed)
-            ended = min(possible, key=lambda one: abs(length(one) - target))
-            # by more than half of one of its sentences
-            early = ended is rollout and target - length(rollout) > length(rollout) / (2 * len(possible))
-            learnt.append(ended)
-            prompts_ids.append(
-                writer.asking(group.prompt, target if early else targets.nearest(length(ended))).token_ids
-            )
-            right.append(not early)
+            target = targets.drawn("hindsight", seed, rollout.seed)
+            best = min(range(len(possible)), key=lambda n: abs(length(possible[n]) - target))
+            ended = possible[best]
+            if ended is rollout and target - length(rollout) > length(rollout) / (2 * len(possible)):
+                learnt.append((ended, target, False))
+            else:
+                learnt.append((ended, targets.nearest(length(ended)), True))
+            if best:
+                learnt.append((possible[lot("early", seed, rollout.seed) % best], target, False))
         if learnt:
-            found.append(Relabelled(learnt, prompts_ids, right))
+            ids = [writer.asking(group.prompt, target).token_ids for _, target, _ in learnt]
+            found.append(Relabelled([one for one, *_ in learnt], ids, [right for *_, right in learnt]))
     return found
 
 

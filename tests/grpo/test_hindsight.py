@@ -13,7 +13,6 @@ from smolsum.grpo.loss import tally_metrics
 from smolsum.policy.cpu import native
 from smolsum.policy.group_gradient import WHOLE, Chunking
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.types import Rollout
 
 # isort: split
 import mlx.core as mx
@@ -21,11 +20,7 @@ import mlx.nn as nn
 from mlx.utils import tree_map
 
 POST = [5, 9, 33, 4]
-FULL_STOP = 11
-ENDS = frozenset({FULL_STOP})
-ROLLOUTS = group(
-    POST, [[10, FULL_STOP, 12, FULL_STOP, 14, EOS], [20, EOS], [30, FULL_STOP, EOS]], stopped=[True, True, True]
-).rollouts
+ROLLOUTS = group(POST, [[10, 11, 12, EOS], [20, EOS], [30, 31, EOS]], stopped=[True, True, True]).rollouts
 GROUPS = [
     Relabelled(ROLLOUTS, [(*POST, 3, 2, 7), (*POST, 1, 9, 2, 7), (*POST, 2, 2, 7)], [True, False, True]),
     Relabelled(ROLLOUTS[:1], [(8, 41, 3, 60, 7)], [False]),
@@ -40,27 +35,19 @@ def plain(model: nn.Module) -> tuple[Any, float]:
         total = mx.array(0.0)
         for one in GROUPS:
             for rollout, ids, right in zip(one.rollouts, one.prompts_ids, one.right, strict=True):
-                total = total + decisions(model, ids, rollout, right)
+                logp = group_logprobs(model, ids, [rollout.token_ids], shared_prefix=False)[0][0, rollout.length]
+                total = total + (logp if right else mx.log(1 - mx.exp(logp)))
         return -total / 12
-
-    def decisions(model: nn.Module, ids: Any, rollout: Rollout, right: bool) -> mx.array:
-        logp = group_logprobs(model, ids, [rollout.token_ids], shared_prefix=False)[0][0]
-        on = [n for n in range(1, rollout.length) if rollout.token_ids[n - 1] == FULL_STOP]
-        end = logp[rollout.length] if right else mx.log(1 - mx.exp(logp[rollout.length]))
-        return sum((logp[n] for n in on), end)
 
     value, gradient = nn.value_and_grad(model, loss)(model)
     return gradient, value.item()
 
 
 def test_loss_is_what_a_hand_computes() -> None:
-    """Two decisions to go on and a right end; an end that is too early; and a completion that does not count."""
-    logp = mx.log(mx.array([[0.9, 0.5, 0.8, 0.25], [0.9, 0.75, 1.0, 1.0], [0.1, 0.1, 0.1, 0.1]]))
-    decides = mx.array([[0.0, 1.0, 1.0, 0.0], [0.0] * 4, [1.0] * 4])
-    ends = mx.array([[0.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
-    right, counted = mx.array([1.0, 0.0, 1.0]), mx.array([1.0, 1.0, 0.0])
-    loss, tally = hindsight_loss(logp, decides, ends, right, counted, rollouts=8)
-    assert loss.item() == pytest.approx(-(log(0.5 * 0.8 * 0.25) + log(1 - 0.75)) / 8, rel=1e-5)
+    """A right end, one that is too early, and one that does not count."""
+    logp, right, counted = mx.log(mx.array([0.25, 0.75, 0.1])), mx.array([1.0, 0.0, 1.0]), mx.array([1.0, 1.0, 0.0])
+    loss, tally = hindsight_loss(logp, right, counted, rollouts=8)
+    assert loss.item() == pytest.approx(-(log(0.25) + log(1 - 0.75)) / 8, rel=1e-5)
     found = {name: value.item() for name, value in tally_metrics(tally).items()}
     assert found == pytest.approx(
         {"hindsight/early_frac": 0.5, "hindsight/end_prob": 0.25, "hindsight/early_prob": 0.75}, rel=1e-5
@@ -71,8 +58,8 @@ def test_a_certain_end_that_is_too_early_has_a_finite_gradient() -> None:
     """Which pushes its logit down with the strength of its probability."""
 
     def loss(logit: mx.array) -> mx.array:
-        logp = nn.log_softmax(mx.stack([logit, mx.array(0.0)]))[:1][None]
-        return hindsight_loss(logp, mx.zeros((1, 1)), mx.ones((1, 1)), mx.zeros(1), mx.ones(1), rollouts=1)[0]
+        logp = nn.log_softmax(mx.stack([logit, mx.array(0.0)]))[:1]
+        return hindsight_loss(logp, mx.zeros(1), mx.ones(1), rollouts=1)[0]
 
     for logit in (2.0, 8.0):
         assert mx.grad(loss)(mx.array(logit)).item() == pytest.approx(1 / (1 + exp(-logit)), rel=1e-3)
@@ -86,7 +73,7 @@ def test_it_adds_the_gradient_of_the_objective(kind: str, where: str, monkeypatc
         monkeypatch.setattr(native, "_library", None)
     model = build(kind)
     ones = tree_map(mx.ones_like, model.trainable_parameters())
-    gradient, metrics = add_hindsight(ones, model, GROUPS, CONFIG, stage(), rollouts=12, ends=ENDS)
+    gradient, metrics = add_hindsight(ones, model, GROUPS, CONFIG, stage(), rollouts=12)
     expected, value = plain(model)
     assert metrics["hindsight/loss"] == pytest.approx(value, abs=1e-5)
     assert metrics["hindsight/copies"] == 4
@@ -100,8 +87,8 @@ def test_chunks_make_no_difference(chunking: Chunking) -> None:
     """Whatever number of rows memory allows."""
     model = build("qwen2")
     zeros = tree_map(mx.zeros_like, model.trainable_parameters())
-    whole, metrics = add_hindsight(zeros, model, GROUPS, CONFIG, stage(), rollouts=12, ends=ENDS, chunking=WHOLE)
-    parts, others = add_hindsight(zeros, model, GROUPS, CONFIG, stage(), rollouts=12, ends=ENDS, chunking=chunking)
+    whole, metrics = add_hindsight(zeros, model, GROUPS, CONFIG, stage(), rollouts=12, chunking=WHOLE)
+    parts, others = add_hindsight(zeros, model, GROUPS, CONFIG, stage(), rollouts=12, chunking=chunking)
     assert_trees_close(parts, whole)
     assert others == pytest.approx(metrics, abs=1e-5)
 
@@ -109,6 +96,6 @@ def test_chunks_make_no_difference(chunking: Chunking) -> None:
 def test_without_copies_the_gradient_stays() -> None:
     model = build("qwen2")
     ones = tree_map(mx.ones_like, model.trainable_parameters())
-    gradient, metrics = add_hindsight(ones, model, [], CONFIG, stage(), rollouts=12, ends=ENDS)
+    gradient, metrics = add_hindsight(ones, model, [], CONFIG, stage(), rollouts=12)
     assert gradient is ones
     assert metrics == {"hindsight/copies": 0.0, "hindsight/copies_frac": 0.0}
