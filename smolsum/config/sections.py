@@ -494,10 +494,3 @@ class Config:
 
 SECTIONS: dict[str, type[Any]] = {name: record for name, record in get_type_hints(Config).items() if name != "stages"}
 STAGE_FIELDS: dict[str, Any] = get_type_hints(StageConfig, include_extras=True)
-
-
-def to_toml(config: Config) -> str:
-    """Return the whole configuration as TOML; read back as a configuration file it repeats `config`."""
-    import tomli_w
-
-    return tomli_w.dumps(asdict(config))
