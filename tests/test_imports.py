@@ -60,9 +60,9 @@ def test_help_lists_tasks(command: str) -> None:
             "import smolsum.stats, smolsum.results.comparison_text, smolsum.results.score_columns",
             {"numpy", "polars", "scipy"},
         ),
-        # a page of text needs no app
-        ("import smolsum.watch.app, smolsum.watch.start_trainer", {"rich", "textual"}),
-        ("import smolsum.watch.layout, smolsum.watch.start_trainer", {"rich"}),
+        # the model of a page needs no app
+        ("import smolsum.watch.app, smolsum.cli.start_trainer", {"rich", "textual"}),
+        ("import smolsum.watch.model, smolsum.cli.start_trainer", {"rich"}),
         # naming the signals loads none of the libraries that compute them
         ("import smolsum.rewards", set()),
     ],

@@ -166,14 +166,13 @@ def _show(sweep: Sweep, config: Config) -> None:
 
 def _chart(sweep: Sweep) -> list[str]:
     """Return the lines of a chart of the rewards after each trial over the rates, sampled and greedy."""
-    from smolsum.runs.series import Point
-    from smolsum.watch.braille import Trace, bounds, draw, row_of
+    from smolsum.watch.braille import PlotPoint, Trace, bounds, draw, row_of
 
     ascii = not (sys.stderr.encoding or "ascii").lower().startswith("utf")
     trials = list(enumerate((sweep.start, *sweep.trials)))
     lines = {"s": [(n, one.reward) for n, one in trials], "g": [(n, one.greedy.get("reward")) for n, one in trials]}
     known = {
-        letter: [Point(float(n), value, value, value) for n, value in points if value is not None]
+        letter: [PlotPoint(float(n), value, value, value) for n, value in points if value is not None]
         for letter, points in lines.items()
     }
     values = [point.mean for points in known.values() for point in points]

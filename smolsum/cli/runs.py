@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,6 +36,13 @@ def runs(
         list[str] | None,
         typer.Option(metavar="STATE", help="Only those in this state (finished, failed, running, …); repeatable."),
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Only what changed since then (ISO 8601 with its zone, such as `now` of --json), and what is STALE.",
+        ),
+    ] = None,
     sort: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Order by a column with numbers, the greatest last.")
     ] = None,
@@ -59,8 +67,13 @@ def runs(
     from smolsum.runs.listing import inventory
 
     folder = runs_folder(runs_dir)
+    now = datetime.now(UTC)  # before anything is read: what changes meanwhile is news for the next call
     everything = inventory(folder)
     found = _selected(everything, names, state)
+    if since is not None:
+        if delete:
+            raise UsageError("--since and --delete cannot be combined", hint="leave one out")
+        found = _news(found, since)
     if delete:
         if not (names or state):
             raise UsageError("--delete without a NAME or --state would delete everything", hint="smolsum runs 'NAME*'")
@@ -69,9 +82,13 @@ def runs(
     if sort is not None:
         found = _sorted(found, sort)
     if as_json:
-        console.data(json.dumps({"schema_version": 1, "runs": [asdict(one) for one in found]}, indent=2))
+        stamp = now.isoformat(timespec="milliseconds")
+        console.data(json.dumps({"schema_version": 1, "now": stamp, "runs": [asdict(one) for one in found]}, indent=2))
         return
     if not found:
+        if since is not None and everything:
+            console.narrate(f"nothing changed since {since}")
+            return
         console.narrate(f"no runs in {folder}; smolsum train --model tiny makes one")
         return
     if settings:
@@ -100,6 +117,17 @@ def _selected(found: Sequence[Listed], names: Sequence[str] | None, states: Sequ
             raise UsageError(f"no run is in the state {wrong!r}", hint=nearest(wrong, there) if there else None)
         chosen = [one for one in chosen if one.state.lower() in map(str.lower, states)]
     return chosen
+
+
+def _news(found: Sequence[Listed], since: str) -> list[Listed]:
+    """Return what changed since a time, and what is STALE, as that changes no file. Raises UsageError for a text that
+    is no time with its zone."""
+    from smolsum.runs.state import read_stamp
+
+    if (time := read_stamp(since)) is None:
+        hint = f"--since {datetime.now(UTC).isoformat(timespec='seconds')}"
+        raise UsageError(f"{since!r} is no time with its zone in ISO 8601", hint=hint)
+    return [one for one in found if one.state == "STALE" or ((at := read_stamp(one.changed)) is not None and at > time)]
 
 
 def _sorted(found: Sequence[Listed], column: str) -> list[Listed]:

@@ -386,10 +386,10 @@ def _train_and_watch(
     """Start the training in a separate process and open the view on it, which goes from run to run of a grid; after
     the view, print the run's directory, or those of the grid's runs that are complete. Returns the training's exit
     code, 0 while it continues."""
+    from smolsum.cli.start_trainer import launch
     from smolsum.cli.watch import able_to_draw, show
     from smolsum.grpo.grid import is_finished
     from smolsum.runs.paths import RunPaths
-    from smolsum.watch.start_trainer import launch
 
     if not able_to_draw():
         raise UsageError("--watch needs a terminal that can be redrawn", hint="leave --watch out")

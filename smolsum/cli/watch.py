@@ -20,8 +20,8 @@ from smolsum.cli.options import RunsFlag, runs_folder
 from smolsum.errors import UsageError
 
 if TYPE_CHECKING:
+    from smolsum.runs.grid_follower import GridView
     from smolsum.runs.paths import RunPaths
-    from smolsum.watch.grid_follower import GridView
 
 VERBS = {"paused": "stays paused", "pausing": "pauses after its step", "stopping": "stops after its step"}
 MOST_OTHERS = 9
@@ -63,7 +63,7 @@ def watch(
 
     from smolsum.runs.paths import open_run
     from smolsum.runs.reader import read_run
-    from smolsum.watch.snapshot import as_document
+    from smolsum.watch.model import as_document
 
     folder = runs_folder(runs_dir)
     interactive = not (once or as_json) and sys.stdout.isatty() and able_to_draw()
@@ -92,14 +92,14 @@ def able_to_draw() -> bool:
 def print_page(paths: RunPaths, others: Sequence[RunPaths], *, ascii: bool) -> None:
     """Print the page to stdout, in the size of the terminal or of $COLUMNS and $LINES."""
     from smolsum.runs.reader import read_run
-    from smolsum.watch.layout import plain_page
-    from smolsum.watch.snapshot import ViewOptions
+    from smolsum.watch.app import plain_page
+    from smolsum.watch.model import ViewOptions
 
     size = shutil.get_terminal_size(PAGE_SIZE)
     encoding = sys.stdout.encoding or "ascii"
     options = ViewOptions(ascii=ascii or not encoding.lower().startswith("utf"))
     further = [read_run(other) for other in others]
-    for line in plain_page(read_run(paths), further, options, size.columns, size.lines):
+    for line in plain_page(read_run(paths), further, options, (size.columns, size.lines)):
         console.data(line.encode(encoding, "replace").decode(encoding))  # a completion may contain any character
 
 
@@ -122,7 +122,7 @@ def show(
     from smolsum.runs.reader import Run
     from smolsum.runs.state import process_lives, run_state
     from smolsum.watch.app import WatchApp
-    from smolsum.watch.snapshot import ViewOptions
+    from smolsum.watch.model import ViewOptions
     from smolsum.watch.themes import ask_for_background, is_light
 
     further = [Run(other) for other in others]

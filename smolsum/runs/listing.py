@@ -1,16 +1,21 @@
-"""`smolsum runs`: each run with its state and last evaluation, then the evaluations outside of runs."""
+"""Lists of runs: for `smolsum runs`, each with its state and last evaluation, then the evaluations outside of runs; and
+for the view, a list that is read in portions and kept."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
+from time import monotonic
 
 from smolsum.errors import SmolsumError
 from smolsum.runs.evaluation_records import SUMMARY, Summary
 from smolsum.runs.main_evaluation import RunOrigin, representatives
-from smolsum.runs.paths import LATEST, RunPaths, list_runs
+from smolsum.runs.paths import LATEST, RunPaths, last_started, list_runs
 from smolsum.runs.reader import LAST_BYTES, Run, read_leniently
-from smolsum.runs.state import run_state
+from smolsum.runs.samples import clean
+from smolsum.runs.state import RunState, progress, run_state
 from smolsum.runs.typed_json import has_scores
 
 SHOWN = ("length/within_tol", "rouge", "meteor", "bleu", "composite")
@@ -35,6 +40,8 @@ class Listed:
     """by stage, where stages differ: `length > meteor`"""
     started: str
     """ISO 8601; empty where it is not known"""
+    changed: str
+    """when one of its files last changed, ISO 8601; empty where it has no file"""
     hint: str
     """the command that helps where something is wrong"""
     metrics: dict[str, float | None]
@@ -75,10 +82,19 @@ def _run(paths: RunPaths) -> Listed:
         model=run.settings.model,
         rewards=" > ".join(dict.fromkeys(rewards)),
         started=run.info.created,
+        changed=_changed(paths.status, paths.metrics, paths.events, *paths.evaluations.glob(f"*/{SUMMARY}")),
         hint=hint,
         metrics=metrics,
         titles=titles,
     )
+
+
+def _changed(*files: Path) -> str:
+    times = []
+    for file in files:
+        with suppress(OSError):
+            times.append(file.stat().st_mtime)
+    return datetime.fromtimestamp(max(times), UTC).isoformat(timespec="milliseconds") if times else ""
 
 
 def _representative(run: Run) -> Summary:
@@ -111,6 +127,7 @@ def _evaluation(folder: Path) -> Listed:
         model=summary.model.path,
         rewards="",
         started="",
+        changed=_changed(folder / SUMMARY),
         hint=hint,
         metrics=metrics,
         titles=titles,
@@ -126,3 +143,73 @@ def at_work(runs: Sequence[RunPaths]) -> list[RunPaths]:
         if run_state(run, datetime.now(UTC)).alive:
             found.append(paths)
     return found
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """What the list says of a run."""
+
+    paths: RunPaths
+    state: RunState
+    stage: str
+    progress: str
+    evaluated: str
+    """what the newest evaluation on the test split was made after; empty before the first"""
+    results: Mapping[str, tuple[str, float]]
+    """its constraint and its quality: text and value (the higher the better), by title"""
+    age_s: float
+    """seconds since the run was last started"""
+
+
+class RunList:
+    """The runs of a directory, the one that was started last first. Only the ends of their files are read, in portions,
+    as there may be many runs, and long ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.problem = ""
+        """why the directory cannot be read; empty if it can"""
+        self._runs: dict[Path, Run] = {}
+        self._unread: list[Path] = []
+
+    def poll(self, budget_s: float) -> bool:
+        """Look for new runs and read what changed, for about `budget_s` seconds; whether all was read."""
+        until = monotonic() + budget_s
+        if not self._unread:
+            try:
+                found = [paths.root for paths in reversed(list_runs(self.folder))]
+                self.problem = ""
+            except SmolsumError as error:
+                found, self.problem = [], str(error)
+            self._runs = {root: self._runs.get(root) or Run(RunPaths(root), last_bytes=LAST_BYTES) for root in found}
+            self._unread = found[::-1]  # read from its end, the newest first
+        while self._unread and monotonic() < until:
+            self._runs[self._unread.pop()].poll()
+        return not self._unread
+
+    def lines(self, query: str = "", sort: str = "") -> list[RunLine]:
+        """Return a line for each run that was read and has all words of the query in its name, state or stage, in any
+        case; the newest first, or the best by the result with the title `sort`."""
+        now, unread = datetime.now(UTC), set(self._unread)
+        lines = [_line(run, now) for root, run in self._runs.items() if root not in unread or run.status.state]
+        for word in query.lower().split():
+            lines = [line for line in lines if word in f"{line.paths.name} {line.state.state} {line.stage}".lower()]
+        # sorting is stable: those without the result stay in their order, behind
+        return sorted(lines, key=lambda line: -line.results[sort][1] if sort in line.results else inf)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+
+def _line(run: Run, now: datetime) -> RunLine:
+    started = last_started(run.paths.root)
+    age = max(now.timestamp() - started, 0.0) if started is not None else 0.0
+    label, summary = run.newest_result
+    return RunLine(run.paths, run_state(run, now), run.stage, progress(run), label, dict(_results(summary)), age)
+
+
+def _results(summary: Summary) -> Iterator[tuple[str, tuple[str, float]]]:
+    for one in () if summary.so_far else summary.measures:
+        value = summary.metrics.get(one.name)
+        if one.role and value is not None:
+            yield clean(one.title), (format(value, one.form), -value if one.better == "lower" else value)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -81,6 +81,13 @@ def first_group(paths: RunPaths, group: Group, first_step: int) -> Group | None:
             if candidate.prompt_id == group.prompt_id:
                 return candidate
     return None
+
+
+class Order(NamedTuple):
+    """What a listing is sorted by."""
+
+    by: str = "sample"
+    backwards: bool = False
 
 
 def sort_keys(group: Group) -> list[str]:

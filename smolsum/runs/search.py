@@ -19,14 +19,20 @@ from pathlib import Path
 from smolsum.files import LONGEST_LINE, line_blocks
 from smolsum.runs.evaluation_records import SUMMARY
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.reader import read_leniently
+from smolsum.runs.reader import Run, read_leniently
 from smolsum.runs.records import RunSettings, SampledRollout
-from smolsum.runs.samples import as_rollout, as_sample, cleaned, error_size, scores_of, texts_of
+from smolsum.runs.samples import Order, as_rollout, as_sample, cleaned, error_size, scores_of, texts_of
 
 MAX_HITS = 200_000
 """Samples whose numbers are kept; further ones are only counted."""
 MAX_SIGNALS = 16
 """Signals and measures that hits can be sorted by."""
+WAIT_S = 0.05
+"""Seconds that a page waits for a search or a file that may end at once."""
+FOLLOW_S = 5.0
+"""Seconds after which a search looks for what the run has gained."""
+GROWN = 4 / 3
+"""Growth of the hits after which they are sorted anew, as sorting 200,000 takes a moment."""
 Source = int | str
 """Where a sample is from: a step of training, or the folder of an evaluation."""
 
@@ -237,6 +243,49 @@ class Scan:
             self.damaged += 1
         elif self.wanted.fits(sample):
             self.hits.add(source, offset, sample, error_size(sample, self._settings))
+
+
+class Searches:
+    """The searches of a view, which follow the run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._scans: dict[Wanted, Scan] = {}
+        self._order: tuple[tuple[object, ...], Sequence[int]] = ((), ())
+
+    def keep(self, *wanted: Wanted) -> None:
+        """Begin these searches or let them follow the run, and end all others."""
+        for other in [one for one in self._scans if one not in wanted]:
+            self._scans.pop(other).cancel()
+        for one in wanted:
+            scan = self._scans.get(one)
+            if scan is None:
+                scan = self._scans[one] = Scan(self._run.paths, one, self._run.settings)
+                scan.follow(WAIT_S)
+            elif time.monotonic() - scan.followed > FOLLOW_S:
+                scan.follow()
+
+    def of(self, wanted: Wanted) -> Scan:
+        return self._scans[wanted]
+
+    def order(self, wanted: Wanted, order: Order) -> Sequence[int]:
+        """Return the hits as they are listed."""
+        scan, natural = self._scans[wanted], order.by == "sample"
+        key = (wanted, order, scan.running)
+        if self._order[0] != key or len(scan.hits) > len(self._order[1]) * (1 if natural else GROWN):
+            self._order = key, scan.hits.order(order.by, backwards=order.backwards)
+        return self._order[1]
+
+    def progress(self) -> object:
+        """Return how far the searches are, to be compared with what this was before."""
+        return [(scan.done, scan.hits.count, scan.running and not scan.complete) for scan in self._scans.values()]
+
+    def stop(self) -> bool:
+        """End the searches that are under way; whether there was one."""
+        running = [scan for scan in self._scans.values() if scan.running]
+        for scan in running:
+            scan.cancel()
+        return bool(running)
 
 
 def list_steps(paths: RunPaths) -> list[int]:

@@ -173,6 +173,12 @@ def read_stamp(stamp: str) -> datetime | None:
     return found if found.tzinfo else None
 
 
+def time_of_day(stamp: str, form: str = "%H:%M:%S") -> str:
+    """Return the local time of day of a time in a run's files; nothing for any other text."""
+    found = read_stamp(stamp)
+    return found.astimezone().strftime(form) if found else ""
+
+
 def process_lives(pid: int | None) -> bool:
     """Whether this machine has a process with this number that has not ended."""
     if pid is None or pid <= 0:

@@ -1,183 +1,304 @@
-"""The live view: the keys and the mouse, and what they do to what is drawn."""
+"""The live view: what its keys do to the model and to the pages."""
 
-import gc
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
+from textual import events, on
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.screen import ModalScreen
+from textual.containers import VerticalScroll
+from textual.pilot import Pilot
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Input, TabbedContent
 
 from smolsum.errors import SmolsumError
 from smolsum.runs.control import make_request, withdraw
 from smolsum.runs.paths import RunPaths
-from smolsum.watch import charts, completion_browser, layout
-from smolsum.watch.axes import UNITS, panned, pointed, stepped, zoomed
-from smolsum.watch.curves import CHARTS, METRIC, chart_named
-from smolsum.watch.dialogs import Help, InputDialog, RunSwitcher
+from smolsum.runs.reader import Run
+from smolsum.watch.braille import View
+from smolsum.watch.charts import UNITS, RunChart, log_is_possible, whole
+from smolsum.watch.completions import Completions
+from smolsum.watch.curves import CHARTS, ChartSpec, chart_of
 from smolsum.watch.export import exported
-from smolsum.watch.keys import KEYS, MANY, PAGE
-from smolsum.watch.layout import Slot
-from smolsum.watch.panes import chosen_metric, metrics_shown
-from smolsum.watch.snapshot import SMOOTHING, ViewOptions
+from smolsum.watch.model import SMOOTHING, ViewOptions
+from smolsum.watch.pages import Metrics
+from smolsum.watch.plot import Chart
+from smolsum.watch.runs_list import RunSwitcher
 from smolsum.watch.themes import DARK, LIGHT
-from smolsum.watch.view import Canvas, MouseSelection, RunView
+from smolsum.watch.view import RunView
+from smolsum.watch.widgets import InputDialog
 
 Request = Literal["pause", "resume", "stop"]
 CONFIRM = "stop"
+QUIET_TURNS, MOST_TURNS = 8, 2000
+"""Turns of the loop in which nothing is to be done, after which the screen is at rest; and in all."""
+MOST_DRAWINGS = 6
+"""Drawings until one changes nothing; a clock on the page may change with each."""
 MOST_PINNED = 6
-OF_LINES = ("advice", "config", "log", "compare")
-"""Pages that are scrolled by lines."""
-FRAME = 7
-"""Lines of the screen that scroll never passes over: header, frame, message, keys, and one that stays."""
-SELECTABLE = ("texts", "before", "after", "advice", "log", "config")
-"""Panes whose text the mouse selects."""
+SCROLLED = 5
+"""Lines by which a key scrolls the text of a completion; pages of lines are scrolled by what fits on the screen."""
+
+MANY = 1_000_000
+"""More than the steps of any run."""
+CHARTED = ("overview", "charts", "chart", "results", "metrics")
+BROWSED = ("overview", "completions")
+OPENING = ("turn", "search", "runs", "stop")
+"""Actions whose keys no widget gets, except a line of input: what is typed next is for what they open."""
+ON: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("zoom", "pan", "all", "unit", "smooth", "log"), CHARTED),
+    "cursor": ("charts", "chart"),
+    "pin": ("metrics", "chart"),
+    "export": ("metrics", "chart"),
+    "search": ("metrics", *BROWSED),
+}
+"""The pages on which an action works, where it does not work on all."""
+
+
+def _key(keys: str, action: str, word: str, help: str = "", *, shown: str | None = None, show: bool = False) -> Binding:
+    """A key with its word for the footer (if `show` or `shown` in another way, where it works), and the rest of its
+    line in the help."""
+    priority = action.startswith(("leave(", *OPENING))
+    return Binding(keys, action, word, show or bool(shown), shown, priority, help)
+
+
+KEYS = [
+    _key("question_mark", "keys", "help", "all keys of this page, and back", show=True),
+    _key("tab", "turn(1)", "page", "the next one (a click opens any)", show=True),
+    _key("shift+tab", "turn(-1)", "page before"),
+    _key("space", "request('pause')", "pause", "the run after its step", show=True),
+    _key("space", "request('resume')", "resume", "the run", show=True),
+    _key("space", "refuse('pause')", "pause", "the run, if it is at work"),
+    _key("S", "stop", "stop", "the run after its step; it can be resumed", show=True),
+    _key("S", "refuse('stop')", "stop", "the run, if it is at work"),
+    _key("q", "leave", "quit", "the view; the run continues", show=True),
+    _key("ctrl+c,ctrl+q", "leave(True)", "quit", "the view; the run continues"),
+    _key("escape", "home", "back", "to the first page, or end a search", show=True),
+    _key("slash", "search", "find", "a text in all samples of the run; a metric by its name", show=True),
+    _key("v", "pin", "pin", "the metric first on the page of charts, or take it off", show=True),
+    _key("1", "enlarge(0)", "enlarge", "the first chart, and back; 2 to 9 the others", shown="1-9"),
+    *(_key(str(n), f"enlarge({n - 1})", CHARTS[n - 1].title, "alone") for n in range(2, 10)),
+    _key("n", "browse('go_next', 1)", "next", "prompt or hit", shown="n N"),
+    _key("N", "browse('go_next', -1)", "prompt or hit before"),
+    _key("p", "browse('go_prompt', -1)", "prompt before"),
+    _key(
+        "left_square_bracket",
+        "browse('go_step', -1)",
+        "step",
+        "before; of the test split the evaluation before",
+        shown="[ ]",
+    ),
+    _key("right_square_bracket", "browse('go_step', 1)", "next step", "or evaluation"),
+    _key("left_curly_bracket,home", f"browse('go_step', {-MANY})", "first step"),
+    _key("right_curly_bracket,end", f"browse('go_step', {MANY})", "newest step", "as it comes"),
+    _key("left", "browse('go_step', -1)", "step before"),
+    _key("right", "browse('go_step', 1)", "next step"),
+    _key("shift+left", "browse('scroll_columns', -10)", "columns", "to the left"),
+    _key(
+        "shift+right",
+        "browse('scroll_columns', 10)",
+        "columns",
+        "to the right, where the table is wider than its frame",
+    ),
+    _key("s", "browse('sort')", "sort", "by the next column (or a click on a head)", show=True),
+    _key("i", "browse('reverse')", "reverse", "the order"),
+    _key("plus,equals_sign", "zoom(0.5)", "zoom", "in (wheel: there)", shown="+ -"),
+    _key("minus", "zoom(2.0)", "zoom out"),
+    _key("left", "cursor(-1)", "cursor", "to the left (or a click; shift: ten times as far)", shown="← →"),
+    _key("right", "cursor(1)", "cursor", "to the right"),
+    _key("shift+left", "cursor(-10)", "cursor", "far to the left"),
+    _key("shift+right", "cursor(10)", "cursor", "far to the right"),
+    _key("comma,less_than_sign", "pan(-1)", "pan", "to earlier steps", shown="< >"),
+    _key("full_stop,greater_than_sign", "pan(1)", "pan", "to later steps"),
+    _key("0", "all", "all steps", "and no cursor"),
+    _key("E", "export", "export", "the chart (SVG, CSV) into the current folder", show=True),
+    _key("w", "smooth", "smooth", "lines, over the measured ones", show=True),
+    _key("y", "log", "log", "scale, where values allow it", show=True),
+    _key("x", "unit", "by time", "by tokens, by step", show=True),
+    _key("h", "history", "history", "of the prompt at all its steps, and back", show=True),
+    _key("b", "tests", "before/after", "training, the test split, and back", show=True),
+    _key(
+        "d",
+        "browse('toggle_difference')",
+        "diff",
+        "to when the prompt was first sampled, or to before training",
+        show=True,
+    ),
+    _key("c", "copy", "copy", "the completion (with the mouse: drag over it)", show=True),
+    _key("pageup,u", "scroll(-1)", "scroll up"),
+    _key("pagedown,m", "scroll(1)", "scroll down"),
+    _key("f", "open('results')", "results", "what training did on the test split"),
+    _key("e", "open('alerts')", "alerts", "with advice, workers, step times"),
+    _key("l", "open('log')", "log", "the messages of the run, warnings marked"),
+    _key("o", "open('config')", "config", "the settings of the run"),
+    _key("r", "runs", "runs", "show another, or compare several", show=True),
+    _key("t", "theme", "colours", "light or dark"),
+]
+"""For bindings, footer, help and palette."""
 
 
 class WatchApp(RunView):
-    """Shows a run, and the curves of others next to its own. Leaving the view does not affect the run.
+    """Shows a run, and the curves of others next to its own. Leaving the view does not affect the run."""
 
-    Each action has its keys and its help in `keys.KEYS`.
-    """
+    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
 
-    ENABLE_COMMAND_PALETTE = False
-    ALLOW_SELECT = False  # text is selected within a pane, and without its frame
-    CSS = """
-    App.-ascii InputDialog > Vertical, App.-ascii Help > VerticalScroll, App.-ascii RunSwitcher > Vertical {
-        border: ascii $foreground;
-    }
-    VerticalScroll, OptionList { scrollbar-color: $foreground; scrollbar-background: $background; }
-    Input > .input--placeholder { color: $foreground 85%; }
-    OptionList > .option-list--option-highlighted, OptionList:focus > .option-list--option-highlighted {
-        background: $foreground; color: $background; text-style: bold;
-    }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key.names, key.action, key.help, priority=key.action in ("turn(1)", "turn(-1)")) for key in KEYS
-    ]
-    _selection: MouseSelection | None = None
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Tab does not turn pages under a dialog, although the app gets the key first."""
-        return action != "turn" or not isinstance(self.screen, ModalScreen)
-
-    def on_ready(self) -> None:
-        gc.enable()  # the first page is drawn
+    async def on_ready(self) -> None:
         if self._choosing:
-            self.action_runs()
+            await self.action_runs()
 
-    # pages
-
-    def action_open(self, page: str) -> None:
-        self.at = page if page in self._pages() else self.at
-        self._change(scroll=0)
-
-    def action_turn(self, by: int) -> None:
-        names = self._pages()
-        self.action_open(names[(names.index(self.at) + by) % len(names)] if self.at in names else names[0])
-
-    def action_enlarge(self, chart: int) -> None:
+    async def action_enlarge(self, chart: int) -> None:
         """Show one chart on the whole page, or go back."""
-        name = f"chart{chart}"
-        if self.at == "chart" and self.options.chart == name:
+        if self.at == "chart" and self._charts[0].spec is CHARTS[chart]:
             self.action_home()
         else:
-            self.at = "chart"
-            self._change(chart=name)
+            await self.enlarge(CHARTS[chart])
+
+    @on(Chart.Enlarged)
+    async def _enlarged(self, event: Chart.Enlarged) -> None:
+        await self.enlarge(cast("RunChart", event.chart).spec)
+
+    @on(Metrics.Chosen)
+    async def _chosen_metric(self, event: Metrics.Chosen) -> None:
+        await self.enlarge(chart_of(event.metric))
+
+    async def enlarge(self, spec: ChartSpec) -> None:
+        """Show one chart on the whole page."""
+        await self._fill("chart")
+        self.query_one("#chart RunChart", RunChart).spec = spec
+        self.query_one(TabbedContent).show_tab("chart")
+        self.action_open("chart")
+        self.draw()
+
+    @on(Chart.Viewed)
+    def _viewed(self, event: Chart.Viewed) -> None:
+        self._change(view=event.view)
+
+    @on(Chart.Hidden)
+    def _hidden(self, event: Chart.Hidden) -> None:
+        self._change(hidden=self.options.hidden ^ {event.curve})
+
+    @property
+    def _charts(self) -> list[RunChart]:
+        """The charts of the page."""
+        return list(self.page.query(RunChart)) if self.page else []
 
     def action_home(self) -> None:
         """End a search; then show what was listed before; then go to the first page."""
-        if self._browser.stop():
-            self.say("search stopped: what was found so far is listed")
-        elif self.options.listing != "step" or (self.options.query and self.at == "completions"):
-            self._look(completion_browser.back(self.snapshot()))
-        else:
-            self.at = self._pages()[0]
-            self._change(query="", metric_query="", scroll=0)
-
-    def action_choose(self) -> None:
-        """Enlarge the metric under the bar of the page of metrics; show the step of the hit or row under the bar."""
-        if self.at == "completions":
-            self._look(completion_browser.opened(self.snapshot()))
-        elif self.at == "metrics" and (name := chosen_metric(self.snapshot())):
-            self.at = "chart"
-            self._change(chart=f"{METRIC}{name}")
-
-    def action_move(self, by: int) -> None:
-        """Move the bar; scroll by a line on pages without rows."""
-        if self.at in OF_LINES:
-            self.action_scroll(by)
-        elif self.at == "metrics":
-            self._to_row(self.options.metric_row + by)
-        else:
-            self._look(completion_browser.moved(self.snapshot(), by))
-
-    def _to_row(self, row: int) -> None:
-        if self.at == "metrics":
-            most = max(len(metrics_shown(self.snapshot())) - 1, 0)
-            self._change(metric_row=min(max(row, 0), most))
-        else:
-            self._look(completion_browser.at_row(self.snapshot(), row))
+        said = self.page.back() if isinstance(self.page, Completions | Metrics) else None
+        if self.screen.query("HelpPanel"):
+            self.action_keys()
+        elif said is None:
+            self.action_open("overview")
+        elif said:
+            self.say(said)
 
     def action_scroll(self, by: int) -> None:
-        """Scroll a text by so many lines; PAGE stands for what fits on a page of lines, which stops at its ends."""
-        if self.at in OF_LINES and abs(by) == PAGE:
-            by = by // PAGE * max(self.size.height - FRAME, 1)
-        by = -by if self.at in ("advice", "log") else by  # the newest line is the last one
-        above_hit = self.options.query and self.at not in OF_LINES  # a long text begins at its first hit
-        self._change(scroll=max(self.options.scroll + by, -MANY if above_hit else 0))
+        """Scroll the help, the text of a completion, or a page of lines."""
+        if panels := self.screen.query("KeyPanel"):
+            panels.first().scroll_relative(y=by * SCROLLED, animate=False)
+        elif isinstance(self.page, Completions):
+            self.page.scroll_text(SCROLLED * by)
+        elif self.browser and self.browser.display:
+            self.browser.scroll_text(SCROLLED * by)
+        elif self.page:
+            for view in self.page.query(VerticalScroll):
+                view.scroll_relative(y=by * max(view.size.height - 1, 1), animate=False)
 
-    def action_search(self) -> None:
+    async def action_search(self) -> None:
         if self.at == "metrics":
-            self.push_screen(InputDialog("metrics with this in their name", self.options.metric_query), self._filter)
+            await self._fill("metrics")
+            cast("Metrics", self.page).open_search()
         else:
-            self.push_screen(
-                InputDialog("a text in any sample, or the number of a prompt (17)", self.options.query), self._search
-            )
+            (await self._completions()).open_search()
 
-    def _filter(self, query: str | None) -> None:
-        if query is not None:
-            self._change(metric_query=query, metric_row=0)
+    async def _completions(self) -> Completions:
+        """Open the page of completions, on what the first page has of them."""
+        before = self.browser
+        await self._fill("completions")
+        page = self.query_one("#completions Completions", Completions)
+        self.action_open("completions")
+        page.show(self.snapshot())
+        if before and before is not page and before.display:
+            page.take(before)
+        return page
 
-    def action_help(self) -> None:
-        self.push_screen(Help(readonly=self.readonly))
+    def action_keys(self) -> None:
+        if self.screen.query("HelpPanel"):
+            self.action_hide_help_panel()
+        else:
+            self.action_show_help_panel()
+        self.screen.refresh_bindings()
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Every action by its name; Textual's palette of commands asks for them."""
+        for key in KEYS:
+            if not key.action.startswith("refuse") and self._check_action_state(key.action, self):
+                title = f"{key.description} {key.tooltip}".strip()
+                yield SystemCommand(
+                    title, f"key: {self.get_key_display(key)}", lambda key=key: self.run_action(key.action)
+                )
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Whether an action works now: on this page, and for this run."""
+        modal = isinstance(self.screen, ModalScreen)
+        now = self.moment
+        match action:
+            case _ if action in OPENING and (modal or isinstance(self.screen.focused, Input)):
+                return False
+            case "leave":
+                return not (modal and parameters)
+            case "request" | "stop":
+                if now is None or not now.asks:
+                    return False
+                return action == "stop" or (parameters == ("pause",)) is not self.watched.requested("pause")
+            case "home":
+                return self.at != "overview" or bool(self.screen.query("HelpPanel")) or modal
+            case "refuse":
+                return now is not None and not now.asks
+            case "browse" | "copy":
+                return self.browser is not None and self.browser.display
+            case _ if action in ON:
+                return self.at in ON[action]
+        return True
 
     # charts
 
     def action_pin(self) -> None:
         """Put the metric under the bar, or the enlarged one, first on the page of charts, or take it off."""
-        name = chosen_metric(self.snapshot()) if self.at == "metrics" else None
-        if self.at == "chart" and self.options.chart.startswith(METRIC):
-            name = self.options.chart.removeprefix(METRIC)
-        if name is None:
+        name = self._metric()
+        if name is None or name not in self.watched.series:
             self.say("pins a metric of the page of metrics")
             return
         kept = tuple(one for one in self.options.pinned if one != name)
-        if kept != self.options.pinned:
-            self._change(pinned=kept)
-            self.say(f"{name} is off the page of charts")
-        else:
-            self._change(pinned=(*kept, name)[-MOST_PINNED:])
-            if self.at == "metrics":
-                self._to_row(metrics_shown(self.snapshot()).index(name))  # the metric has moved, and the bar with it
-            self.say(f"{name} comes first on the page of charts")
+        off = kept != self.options.pinned
+        self._change(pinned=kept if off else (*kept, name)[-MOST_PINNED:])
+        self.say(f"{name} is off the page of charts" if off else f"{name} comes first on the page of charts")
+        if isinstance(self.page, Metrics):
+            self.page.follow(name)
+
+    def _metric(self) -> str | None:
+        """The metric under the bar, or that of the enlarged chart."""
+        if isinstance(self.page, Metrics):
+            return self.page.metric
+        return next((chart.spec.title for chart in self._charts), None)
 
     def action_log(self) -> None:
         """Switch the scale of the enlarged chart, or of all charts where a logarithm means something."""
-        shown = [chart_named(self.options.chart)] if self.at == "chart" else list(CHARTS)
-        possible = {chart.title for chart in shown if charts.log_is_possible(self.snapshot(), chart)}
+        shown = [chart.spec for chart in self._charts] if self.at == "chart" else CHARTS
+        possible = {spec.title for spec in shown if log_is_possible(self.snapshot(), spec)}
         if possible:
             self._change(logs=self.options.logs ^ possible)
         else:
             self.say("no logarithmic scale: there are values of 0 or below")
 
     def action_export(self) -> None:
-        name = chosen_metric(self.snapshot()) if self.at == "metrics" else None
-        if self.at != "chart" and name is None:
-            self.say("enlarge a chart first (1-9, or a double click), then E exports it")
-        else:
-            spec = chart_named(self.options.chart if name is None else f"{METRIC}{name}")
-            self.say(exported(self.snapshot(), spec, Path.cwd(), light=not self.current_theme.dark))
+        metric = self._metric()
+        if metric is None:
+            self.say("no metric has this in its name")
+            return
+        spec = chart_of(metric) if isinstance(self.page, Metrics) else self._charts[0].spec
+        self.say(exported(self.snapshot(), spec, Path.cwd(), light=not self.current_theme.dark))
 
     def action_smooth(self) -> None:
         """Smooth more, then not at all."""
@@ -191,131 +312,53 @@ class WatchApp(RunView):
         self.say(f"charts by {self.options.unit}" if len(units) > 1 else "this run measured neither time nor tokens")
 
     def action_zoom(self, factor: float) -> None:
-        self._look(zoomed(self.snapshot(), factor))
+        self._change(view=self.options.view.zoomed(whole(self.snapshot()), factor))
 
     def action_pan(self, by: int) -> None:
-        if not self.options.window:
+        if not self.options.view.steps:
             self.say("all steps are in view: + zooms in")
-        self._look(panned(self.snapshot(), by))
+        self._change(view=self.options.view.panned(whole(self.snapshot()), by))
 
     def action_all(self) -> None:
-        self._change(window=0, end=None, cursor=None)
+        self._change(view=View())
 
-    def action_side(self, by: int) -> None:
-        """Move the cursor of charts; on pages with completions, turn to another step."""
-        slot = next((slot for slot in self._placed if slot.pane.startswith("chart")), None)
-        if self.at not in ("chart", "charts") or slot is None:
-            self.action_step(by)
-        else:
-            self._look(stepped(self.snapshot(), by, 2 * slot.width))
+    def action_cursor(self, by: int) -> None:
+        """Move the cursor of charts."""
+        for chart in self._charts[:1]:
+            self._change(view=self.options.view.stepped(whole(self.snapshot()), by, 2 * chart.size.width))
 
     # completions
 
-    def action_step(self, by: int) -> None:
-        """Show the completions of another step, or another row of what is listed."""
-        self._look(completion_browser.other_step(self.snapshot(), by))
+    def action_browse(self, what: str, *by: int) -> None:
+        """Do something with the completions of the page."""
+        getattr(self.browser, what)(*by)
 
-    def action_prompt(self, by: int) -> None:
-        self._look(completion_browser.next_prompt(self.snapshot(), by))
+    async def action_history(self) -> None:
+        (await self._completions()).over_time()
 
-    def action_next(self, by: int) -> None:
-        """Go to the next hit of a search, or the next prompt."""
-        self._look(completion_browser.next_one(self.snapshot(), by))
-
-    def action_sort(self) -> None:
-        self._look(completion_browser.next_order(self.snapshot()))
-
-    def action_reverse(self) -> None:
-        self._look(completion_browser.reordered(self.options, backwards=not self.options.backwards))
-
-    def action_history(self) -> None:
-        """List the steps at which the shown prompt was sampled, or go back."""
-        self._browse(completion_browser.over_time(self.snapshot()))
-
-    def action_tests(self) -> None:
-        """List the test split before and after training, or go back."""
-        self._browse(completion_browser.test_split(self.snapshot()))
-
-    def _browse(self, options: ViewOptions) -> None:
-        self.at = "completions" if "completions" in self._pages() else self.at
-        self._look(options)
-
-    def _search(self, query: str | None) -> None:
-        if query is not None:
-            self._browse(completion_browser.searching(self.snapshot(), query))
-
-    def action_difference(self) -> None:
-        self._change(difference=not self.options.difference, scroll=0)
+    async def action_tests(self) -> None:
+        (await self._completions()).test_split()
 
     def action_copy(self) -> None:
         """Copy the completion to the clipboard, if the terminal allows it."""
-        what, text = completion_browser.copied(self.snapshot())
+        what, text = self.browser.copied() if self.browser else ("", "")
         if text:
             self.copy_to_clipboard(text)
-            self.say(f"sent {what} to the clipboard of the terminal")
+            self.say(f"sent {what} to the clipboard")
 
-    # the mouse
-
-    def on_canvas_pressed(self, event: Canvas.Pressed) -> None:
-        """Do what the mouse points at: a page, a curve of a legend, a row or the head of a table, a chart, a text."""
-        if isinstance(self.screen, ModalScreen):
-            return
-        slot = next((slot for slot in self._placed if slot.has(event.x, event.y)), None)
-        if event.kind in ("press", "move", "release"):
-            self._drag(slot, event)
-        elif "page" in event.meta:
-            self.action_open(event.meta["page"])
-        elif "curve" in event.meta:
-            self._change(hidden=self.options.hidden ^ {event.meta["curve"]})
-        elif "row" in event.meta:
-            self._to_row(event.meta["row"])
-            if event.times >= 2:
-                self.action_choose()
-        elif "head" in event.meta and self.at != "metrics":
-            self.action_sort()
-        elif slot is not None and slot.pane.startswith(("chart", METRIC)):
-            self._press_chart(slot, event)
-        elif event.kind in ("up", "down"):
-            down = 1 if event.kind == "down" else -1
-            if slot is not None and slot.pane in ("table", "metrics"):
-                self.action_move(down)
-            else:
-                self.action_scroll(3 * down)
-
-    def _press_chart(self, slot: Slot, event: Canvas.Pressed) -> None:
-        """The wheel zooms around the pointer, a click sets the cursor, a second one enlarges the chart."""
-        snapshot = self.snapshot()
-        step = charts.step_at(snapshot, slot.width - 2, chart_named(slot.pane), event.x - slot.x - 1)
-        if event.kind in ("up", "down"):
-            self._look(zoomed(snapshot, 0.5 if event.kind == "up" else 2.0, step))
-        elif event.times >= 2:
-            self.at = "chart"
-            self._change(chart=slot.pane)
-        else:
-            self._look(pointed(snapshot, step))
-
-    def _drag(self, slot: Slot | None, event: Canvas.Pressed) -> None:
-        """Select text with the mouse, and copy it when it is released."""
-        at, selection = (event.x, event.y), self._selection
-        if event.kind == "press":
-            self._selection = MouseSelection(slot, at, at) if slot and slot.pane in SELECTABLE else None
-            self._canvas.select({})
-        elif event.kind == "move" and selection:
-            self._selection = MouseSelection(selection.slot, selection.begin, at)
-            self._canvas.select(self._selection.covered())
-        elif event.kind == "release" and selection:
-            self._selection = None
-            drawn = layout.content(self.snapshot(), selection.slot)
-            if selection.begin != selection.end and (text := selection.text(drawn.lines)):
-                self.copy_to_clipboard(text)
-                self.say(f"sent {len(text)} selected characters to the clipboard of the terminal")
+    @on(events.TextSelected)
+    def _copy_selected(self) -> None:
+        """Copy what the mouse has selected."""
+        if text := self.screen.get_selected_text():
+            self.copy_to_clipboard(text)
+            self.say(f"sent {len(text)} selected characters to the clipboard")
 
     # runs
 
-    def action_runs(self) -> None:
+    async def action_runs(self) -> None:
         """List all runs of the directory, and show the chosen ones."""
         shown = [run.paths for run in (self.watched, *self.others)]
-        self.push_screen(RunSwitcher(shown, queued=self._queued, ascii=self.options.ascii), self._chosen)
+        await self.push_screen(RunSwitcher(shown, queued=self._queued, ascii=self.options.ascii), self._chosen)
 
     def _queued(self) -> Sequence[str]:
         grid = self.snapshot().grid
@@ -323,23 +366,28 @@ class WatchApp(RunView):
 
     def _chosen(self, runs: list[RunPaths] | None) -> None:
         if runs:
-            self.at = "compare" if len(runs) > 1 else self.at
             self.show_runs(runs)
             self._following = runs == [self._grid.under_way()]
+            if len(runs) > 1:
+                self.action_open("compare")
+            elif self.at == "compare":
+                self.action_open("overview")
 
-    def action_pause(self) -> None:
-        if self._answering("pause"):
-            pausing = not self.watched.requested("pause")
-            self._request("pause" if pausing else "resume")
-            if not pausing:
-                self.say("the run continues")
+    def action_request(self, request: Request) -> None:
+        self._request(request)
+        if request == "resume":
+            self.say("the run continues")
 
-    def action_stop(self) -> None:
+    async def action_refuse(self, request: Request) -> None:
+        """Say why the run does not take a request, unless the grid does."""
+        if self._answering(request):
+            await self.action_stop()
+
+    async def action_stop(self) -> None:
         """Ask the run to stop, and so the grid after it, once the user has typed the word that confirms it."""
-        if self._answering("stop"):
-            grid = self.snapshot().grid
-            what = grid.stop_question if grid else "The run finishes its step, saves and ends; it can be resumed."
-            self.push_screen(InputDialog(f"{what}\nType {CONFIRM} to stop it."), self._confirmed)
+        grid = self.snapshot().grid
+        what = grid.stop_question if grid else "The run finishes its step, saves and ends; it can be resumed."
+        await self.push_screen(InputDialog(f"{what}\nType {CONFIRM} to stop it."), self._confirmed)
 
     def _confirmed(self, answer: str | None) -> None:
         if answer == CONFIRM:
@@ -350,7 +398,8 @@ class WatchApp(RunView):
     def _answering(self, request: Request) -> RunPaths | None:
         """Return the run that takes a request: the one that is shown, or, while a grid loads its next run, the one
         before. Say why where none does."""
-        state, grid = self.snapshot().run_state, self.snapshot().grid
+        now = self.snapshot()
+        state, grid = now.run_state, now.grid
         if self.readonly:
             self.say("this view only reads (--readonly)")
         elif state.answers:
@@ -381,5 +430,45 @@ class WatchApp(RunView):
     def action_theme(self) -> None:
         self.theme = LIGHT.name if self.current_theme.dark else DARK
 
-    def action_leave(self) -> None:
+    def action_leave(self, always: bool = False) -> None:
         self.exit()
+
+
+def screen_text(app: App[None]) -> list[str]:
+    """Return the lines on the screen."""
+    return ["".join(segment.text for segment in strip).rstrip() for strip in app.screen._compositor.render_strips()]
+
+
+def plain_page(run: Run, others: Sequence[Run], options: ViewOptions, size: tuple[int, int]) -> list[str]:
+    """Return the first page of a view of this size as lines of plain text: the app runs without a terminal."""
+
+    async def drawn() -> list[str]:
+        app = WatchApp(run, others, options=options, readonly=True)
+        async with app.run_test(size=size) as pilot:
+            return (await settled(app, pilot))[:-1]
+
+    return asyncio.run(drawn())
+
+
+async def settled(app: RunView, pilot: Pilot[None]) -> list[str]:
+    """Return the lines on the screen once no widget has anything to do, and the keys, which come last, are there."""
+    app.polls.pause()
+    shown: list[str] = []
+    for _ in range(MOST_DRAWINGS):
+        await _at_rest(app, pilot)
+        before, shown = shown, screen_text(app)
+        if shown == before:
+            break
+        app.draw()  # again, in the sizes that widgets have by now
+    app.polls.resume()
+    return shown
+
+
+async def _at_rest(app: RunView, pilot: Pilot[None]) -> None:
+    quiet = 0
+    for _ in range(MOST_TURNS):
+        await pilot.pause(0)  # a turn of the loop, and a drawing
+        busy = any(one.message_queue_size for one in (app, app.screen, *app.screen.walk_children()))
+        quiet = 0 if busy or not screen_text(app)[-1] else quiet + 1
+        if quiet == QUIET_TURNS:
+            return

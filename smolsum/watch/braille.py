@@ -1,4 +1,5 @@
-"""Line charts in a terminal: from points to braille characters of two by four dots, or plain ASCII.
+"""Line charts in a terminal: which of their points are in view, and how those become braille characters of two by four
+dots, or plain ASCII.
 
 Lines differ without colour: each has a pattern, and a letter at its right end. Libraries of charts for terminals tell
 lines apart by colour alone, and draw neither ranges nor marks for values beyond a scale, so this is our own.
@@ -6,11 +7,9 @@ lines apart by colour alone, and draw neither ranges nor marks for values beyond
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
-
-from smolsum.runs.series import Point
+from typing import Literal, NamedTuple
 
 Pattern = Literal["solid", "dotted", "dashed", "band", "haze", "rule"]
 BLANK = 0x2800
@@ -18,16 +17,84 @@ MIN_POSITIVE = 1e-300
 """Smaller values count as 0 on a log scale."""
 # the bit of each dot of a braille character, by row and column (Unicode 16.0, chapter 21)
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+MIN_WINDOW = 8
+"""Steps below which charts do not zoom in."""
+PAN = 0.25
+"""Part of the window that a key moves it by."""
+Ends = tuple[float, float]
 HEIGHTS = "_.-:=+*#"
 ASCII = {"solid": "*", "dotted": "o", "dashed": "+", "band": ":", "haze": ".", "rule": "-"}
 
 
 @dataclass(frozen=True)
+class View:
+    """Which steps are in view, and where the cursor is; `whole` are the first and the last step that there are."""
+
+    steps: int = 0
+    """0: all"""
+    end: float | None = None
+    """the last one; None: the newest, as it comes"""
+    cursor: float | None = None
+    """the step whose values are shown; None: the newest"""
+
+    def ends(self, whole: Ends) -> Ends:
+        """Return the first and the last step in view."""
+        if not self.steps:
+            return whole
+        end = min(self.end if self.end is not None else whole[1], whole[1])
+        return max(end - self.steps + 1, whole[0]), end
+
+    def zoomed(self, whole: Ends, factor: float, around: float | None = None) -> "View":
+        """Return a view of `factor` times as many steps; the step `around`, or else the cursor or the newest step,
+        stays where it is."""
+        first, last = self.ends(whole)
+        steps = last - first + 1
+        wanted = max(round(steps * factor), min(MIN_WINDOW, round(steps)))
+        if wanted >= whole[1] - whole[0] + 1:
+            return replace(self, steps=0, end=None)
+        fixed = around if around is not None else self.cursor if self.cursor is not None else last
+        return self._to(whole, wanted, fixed + (last - fixed) / steps * wanted)
+
+    def panned(self, whole: Ends, by: int) -> "View":
+        """Return a view moved by a part of its width; at the end it follows the newest step."""
+        first, last = self.ends(whole)
+        return self._to(whole, self.steps, last + by * max(1, round(PAN * (last - first + 1)))) if self.steps else self
+
+    def pointed(self, whole: Ends, step: float) -> "View":
+        """Return a view with the cursor at a step, moved to have it."""
+        step = min(max(step, whole[0]), whole[1])
+        found, (first, last) = replace(self, cursor=step), self.ends(whole)
+        if self.steps and not first <= step <= last:
+            return found._to(whole, self.steps, step if step > last else step + self.steps - 1)
+        return found
+
+    def stepped(self, whole: Ends, by: int, columns: int) -> "View":
+        """Return a view with the cursor moved by that many of `columns` columns, at least a step each; it begins at the
+        newest step in view."""
+        first, last = self.ends(whole)
+        width = max(1, round((last - first) / max(columns, 1)))
+        return self.pointed(whole, last if self.cursor is None else self.cursor + by * width)
+
+    def _to(self, whole: Ends, steps: int, end: float) -> "View":
+        end = max(round(end), round(whole[0]) + steps - 1)
+        return replace(self, steps=steps, end=None if end >= whole[1] else end)
+
+
+class PlotPoint(NamedTuple):
+    """A place along the axis, and the least, mean and greatest value there."""
+
+    x: float
+    low: float
+    mean: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Trace:
-    """One line of a chart: points in order of step, or a level across the whole width (`rule`); its style, and the
+    """One line of a chart: points in order of place, or a level across the whole width (`rule`); its style, and the
     letter at its end, if any."""
 
-    points: tuple[Point, ...] = ()
+    points: tuple[PlotPoint, ...] = ()
     pattern: Pattern = "solid"
     level: float = math.nan
     style: str = ""
@@ -48,7 +115,7 @@ def draw(
     log: bool = False,
     ascii: bool = False,
 ) -> list[list[Cell]]:
-    """Return `height` rows of `width` cells with the traces between the steps `x` and the values `y`.
+    """Return `height` rows of `width` cells with the traces between the places `x` and the values `y`.
 
     Later traces are on top, and their style is that of the cell. Values outside are cut off at the edge, and with `log`
     those that are not positive.
@@ -69,11 +136,11 @@ def draw(
     return cells
 
 
-def heights(points: Sequence[Point], width: int, *, x: tuple[float, float], y: tuple[float, float]) -> str:
+def heights(points: Sequence[PlotPoint], width: int, *, x: tuple[float, float], y: tuple[float, float]) -> str:
     """Return points as one line of ASCII, from `_` at y[0] to `#` at y[1]."""
     means: list[float | None] = [None] * width
     for point in points:
-        means[nearest(width, x, point.step)] = point.mean
+        means[nearest(width, x, point.x)] = point.mean
     _bridge(means)
     top = len(HEIGHTS) - 1
     return "".join(" " if mean is None else HEIGHTS[top - row_of(mean, top + 1, y)] for mean in means)
@@ -134,9 +201,9 @@ def _spans(
     lows: list[float | None] = [None] * columns
     highs: list[float | None] = [None] * columns
     for point in trace.points:
-        if not x[0] <= point.step <= x[1] or (log and point.low <= MIN_POSITIVE):
+        if not x[0] <= point.x <= x[1] or (log and point.low <= MIN_POSITIVE):
             continue
-        place = nearest(columns, x, point.step)
+        place = nearest(columns, x, point.x)
         low, high = lows[place], highs[place]
         lows[place] = point.low if low is None else min(low, point.low)
         highs[place] = point.high if high is None else max(high, point.high)

@@ -1,337 +1,499 @@
-"""The page of completions: tables of what the browser lists, and the texts of what is under the bar."""
+"""Completions as tables next to their texts: the rollouts of a prompt at a step, what a search found, a prompt at all
+its steps, the test split before and after training."""
 
-import re
-from collections.abc import Callable, Sequence
-from statistics import fmean, pstdev
+from collections.abc import Mapping, Sequence
+from typing import Literal, cast
 
+from msgspec import structs
 from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.content import Content
+from textual.widgets import Input
 
-from smolsum.config.targets import TOKENS
+from smolsum.runs.pairs import PairReader, has_example
 from smolsum.runs.reader import Run
 from smolsum.runs.records import SampledRollout
-from smolsum.runs.samples import Group, asked_and_got, changes, clean, ordered, sample_errors
-from smolsum.runs.search import MAX_HITS, Hits, Scan, Source
-from smolsum.watch.completion_browser import change_of, example_of, group_of, row_of, sample_of
-from smolsum.watch.pane_text import (
-    DIM,
-    GREEN,
-    ORANGE,
-    RED,
-    SKY,
-    Pane,
-    cut,
-    ending,
-    flowed,
-    listed,
-    number,
-    scrolled,
-    wrapped,
+from smolsum.runs.samples import (
+    Group,
+    Order,
+    asked_and_got,
+    clean,
+    first_group,
+    ordered,
+    read_groups,
+    scores_of,
+    sort_keys,
 )
-from smolsum.watch.snapshot import Snapshot
+from smolsum.runs.search import Searches, Wanted
+from smolsum.watch.formats import ORANGE, PaneText, Rows
+from smolsum.watch.listings import (
+    GONE,
+    MARK,
+    Look,
+    hit_row,
+    progress_of,
+    rollout,
+    rollout_rows,
+    searched,
+    side,
+    test_rows,
+    time_rows,
+)
+from smolsum.watch.model import Snapshot
+from smolsum.watch.widgets import RowTable, TextView, moment_of
 
-NAME, VALUE = 12, 7
-"""Characters of the name of a step, prompt or evaluation, and of a number."""
-ERRORS = 40
-"""Characters for what is wrong with an example before and after training."""
-BEFORE = 12
-"""Characters of a hit's text before what was searched for."""
-MIN_REWARDS = 3
-"""Rewards from which the texts repeat them with their full names."""
-CHANGE_STYLE = {"same": "", "gone": f"strike {RED}", "new": f"underline {GREEN}"}
-CHANGE_MARKS = {"same": ("", ""), "gone": ("[-", "-]"), "new": ("{+", "+}")}
-MOST_CHARACTERS = 100_000
-"""Characters of a text that are laid out."""
-MOST_COMPARED = 20_000
-"""Characters of two texts that are compared word by word."""
-CONTEXT = 2
-"""Lines of a text above its first hit."""
-
-
-def table(snapshot: Snapshot, width: int, height: int) -> Pane:
-    listings: dict[str, Callable[[Snapshot, int, int], Pane]] = {"hits": _hits, "time": _over_time, "tests": _tests}
-    return listings.get(snapshot.options.listing, _step)(snapshot, width, height)
-
-
-def _step(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """A row for each rollout: tokens, every reward, the total, advantage, worker or what is wrong; then the group's
-    mean."""
-    group, options, settings = group_of(snapshot), snapshot.options, snapshot.run.settings
-    title = f"step {snapshot.step}"
-    if group is None:
-        return Pane(title, "", (Text("no completions of this step", style=DIM),))
-    title += f" prompt {options.group % len(snapshot.groups) + 1}/{len(snapshot.groups)}"
-    names = list(group.samples[0].rewards)
-    sizes = {name: max(len(name[:9]), 6) for name in ["tok", *names, *(["total"] if len(names) != 1 else []), "adv"]}
-    sizes["tok"] += 2 * any(sample.target is not None for sample in group.samples)  # tokens, and what was asked for
-    while sizes and 6 + sum(size + 1 for size in sizes.values()) > width:  # drop parts of the reward, not the advantage
-        del sizes[list(sizes)[-2 if len(sizes) > 2 else 0]]
-    titles = " ".join(f"{name[:9]:>{size}}" for name, size in sizes.items())
-    by_error = options.sort == "error"
-    kept = ordered(group, options.sort, settings, backwards=options.backwards)
-    here = row_of(options, len(kept))
-
-    def row(place: int) -> str:
-        sample = kept[place]
-        asked = "" if sample.target is None or settings.unit != TOKENS else f"/{sample.target}"
-        cells = {name: number(value) for name, value in sample.rewards.items()}
-        cells["tok"] = f"{sample.tokens}{asked}{'…' if sample.truncated and not options.ascii else ''}"
-        cells["total"] = number(sample.reward)
-        cells["adv"] = "-" if sample.advantage is None else f"{sample.advantage:+.2f}"
-        text = " ".join(f"{cells.get(name, '-'):>{size}}" for name, size in sizes.items())
-        start = f"{_mark(place == here)} {sample.number + 1:>2} {text} "
-        if by_error:
-            return start + ", ".join(sample_errors(sample, settings))
-        return start + ending(sample.worker, width - len(start), ascii=options.ascii)
-
-    rewards = [sample.reward for sample in group.samples if sample.reward is not None]
-    below = []
-    if rewards:
-        by = f"by v{group.samples[0].version}  {group.prompt_id}"
-        below = [Text(), Text(f"  mean {number(fmean(rewards))}  std {number(pstdev(rewards))}  {by}", style=DIM)]
-    head = f"  {'#':>2} {titles} {'error' if by_error else 'worker'}"
-    return listed(title, _note(snapshot), head, len(kept), here, row, height, below)
+Listing = Literal["step", "hits", "time", "tests"]
+PORTION = 200
+"""Hits whose lines are read at once: at first, and when the bar comes near the last one."""
+WIDE, WIDE_FOR_HITS, SIDE_BY_SIDE = 100, 160, 120
+"""The least widths for a table next to a text, for one of hits, and for two texts next to each other."""
 
 
-def _hits(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """A row for each hit: where it is from, the number that it is sorted by, and the text around what was found."""
-    found, options = snapshot.found, snapshot.options
-    if found is None or not found.order:
-        searched = (Text(_searched(found.scan), style=DIM),) if found else ()
-        return Pane(f"no hit /{options.query}", _progress(found.scan) or _note(snapshot) if found else "", searched)
-    scan, hits = found.scan, found.scan.hits
-    here = row_of(options, len(found.order))
-    shown = options.sort if hits.column(options.sort) is not None else "reward"
+class Completions(Container):
+    """A table of completions and the text of what is under its bar; `show` gives it a moment of the run."""
 
-    def row(place: int) -> Text:
-        hit = found.order[place]
-        sample = found.near.get(hit)
-        start = f"{_mark(place == here)} {_where(hits.source(hit), options.ascii):<{NAME}} "
-        if sample is None:
-            return Text(f"{start}its file is there no more", style=ORANGE)
-        prompt = ending(clean(sample.prompt_id), NAME, ascii=options.ascii)
-        column = hits.column(shown) or ()
-        value = number(None if column[hit] != column[hit] else column[hit])
-        if shown == "error":
-            value = (sample_errors(sample, snapshot.run.settings) or ["-"])[0][:VALUE]
-        start += f"{prompt:<{NAME}} {sample.number + 1:>2} {value:>{VALUE}} "
-        return Text(start).append_text(_around(sample, options.query, width - len(start), options.ascii))
+    DEFAULT_CSS = """
+    Completions { layout: vertical; }
+    Completions #listing { layout: horizontal; height: 1fr; }
+    Completions #listing > RowTable { width: 2fr; }
+    Completions #texts { layout: horizontal; width: 3fr; height: 1fr; }
+    Completions.-below #listing { layout: vertical; }
+    Completions.-below #listing > RowTable { width: 1fr; max-height: 12; }
+    Completions.-below #texts { width: 1fr; }
+    Completions.-stacked #texts { layout: vertical; }
+    """
 
-    title = f"hit {here + 1}/{hits.count} /{options.query}"
-    head = f"  {'from':<{NAME}} {'prompt':<{NAME}} {'#':>2} {shown[:VALUE]:>{VALUE}} text"
-    return listed(title, _progress(scan) or _note(snapshot), head, len(found.order), here, row, height)
+    _run: Run | None = None
+    _searches: Searches
 
+    def compose(self) -> ComposeResult:
+        placeholder = "a text in any sample, or the number of a prompt (17)"
+        search = Input(placeholder=placeholder, select_on_focus=True, compact=True)
+        search.display = False
+        yield search
+        with Container(id="listing"):
+            yield RowTable()
+            with Container(id="texts"):
+                yield TextView(id="before")
+                yield TextView(id="after")
 
-def _over_time(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """A row for each step at which a prompt was sampled, and each evaluation: rollouts, mean tokens and rewards."""
-    found, options = snapshot.found, snapshot.options
-    title = f"{clean(options.prompt)} over time"
-    if found is None or not found.spans:
-        return Pane(title, _progress(found.scan), (Text(_searched(found.scan), style=DIM),)) if found else Pane(title)
-    hits, spans = found.scan.hits, found.spans
-    here = row_of(options, len(spans))
-    columns = ["tokens", "reward", *hits.signals][: max((width - NAME - 6) // (VALUE + 1), 0)]
+    @property
+    def _table(self) -> RowTable:
+        return self.query_one(RowTable)
 
-    def row(place: int) -> str:
-        span = spans[place]
-        where = _where(hits.source(span[0]), options.ascii)
-        values = " ".join(f"{number(_mean(hits, name, span)):>{VALUE}}" for name in columns)
-        return f"{_mark(place == here)} {where:<{NAME}} {len(span):>2} {values}"
+    def show(self, snapshot: Snapshot) -> None:
+        """Show this moment of the run; of another run everything anew."""
+        if self._run is not snapshot.run:
+            self.begin(snapshot.run)
+        self._load()
 
-    below = []
-    if len(spans) == 1 and not found.scan.running:
-        hint = "sampled once so far; b compares the test split before and after"
-        below = [Text(), *wrapped(hint, width - 1, DIM, " ")]
-    note = _progress(found.scan) or ("" if options.sort == "sample" else f"first {_note(snapshot)}")
-    head = f"  {'step':<{NAME}} {'n':>2} " + " ".join(f"{name[:VALUE]:>{VALUE}}" for name in columns)
-    return listed(f"{title} {here + 1}/{len(spans)}", note, head, len(spans), here, row, height, below)
+    def begin(self, run: Run) -> None:
+        """Forget all that belongs to the run before."""
+        if self._run is not None:
+            self._searches.stop()
+        self._run = run
+        self._searches, self._pairs = Searches(run), PairReader(run)
+        self.listing: Listing = "step"
+        self.query_text = self._prompt = ""
+        self.step: int | None = None
+        """None: the newest one"""
+        self.group = 0
+        """index of the prompt of the step"""
+        self.order = Order()
+        self.difference = False
+        self._later = -1
+        self._bars: dict[str, int] = {}
+        """the row under the bar of each listing that was left"""
+        self._groups: tuple[Group, ...] = ()
+        self._groups_of: int | None = None
+        self._first: tuple[Group | None, Group | None] = (None, None)
+        """a group, and the first rollouts of its prompt"""
+        self._scores: tuple[str, Mapping[str, Mapping[str, float | None]]] = ("", {})
+        self._most = PORTION
+        self._lines: dict[int, Sequence[str | Text]] = {}
+        """the rows of hits that were read"""
+        self._shown: object = None
 
+    def take(self, other: "Completions") -> None:
+        """Show the step and the prompt that another one shows."""
+        self.step, self.group, self.order = other.step, other.group, other.order
+        self._list("step", row=other._bar)
 
-def _tests(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """A row for each example: tokens and measures before and after training, and what is wrong."""
-    tests, options, run = snapshot.tests, snapshot.options, snapshot.run
-    if tests is None or tests.missing:
-        return Pane("before and after", "", tuple(wrapped(tests.missing if tests else "", width - 1, ORANGE, " ")))
-    here = row_of(options, len(tests.order))
-    arrow = ">" if options.ascii else "→"
-    sides = (tests.before,) if tests.alone else (tests.before, tests.after)
-    metrics = _headlines(run, tests.after.metrics, options.sort)[: max((width - 2 * NAME - ERRORS) // 16, 0)]
+    def on_mount(self) -> None:
+        self.set_interval(0.25, self._follow)
+        self.watch(self._table, "scroll_y", self._more, init=False)
 
-    def row(place: int) -> str:
-        name = tests.order[place]
-        cells = [arrow.join(str(one.tokens[name]) for one in sides).rjust(11)]
-        cells += [arrow.join(number(one.samples[name].rewards.get(m)) for one in sides).rjust(15) for m in metrics]
-        errors = [", ".join(sample_errors(one.samples[name], run.settings, one.tokens[name])) or "-" for one in sides]
-        shown = ending(clean(name), NAME, ascii=options.ascii)
-        return f"{_mark(place == here)} {shown:<{NAME}} {' '.join(cells)}  {f' {arrow} '.join(errors)}"
+    def on_resize(self) -> None:
+        self._lay_out()
+        if self._run is not None:
+            self.call_after_refresh(self._load)  # the notes in the frames have another width
 
-    by_change = options.sort in tests.after.metrics and options.sort != "tokens" and not tests.alone
-    note = f"by change of {_title(run, options.sort)}{_way(snapshot)}" if by_change else _note(snapshot)
-    if len(tests.names) > 1:
-        note = f"[ ] {tests.names.index(tests.after.name) + 1}/{len(tests.names)}  {note}"
-    heads = " ".join(f"{_title(run, name)[:15]:>15}" for name in metrics)
-    head = f"  {'example':<{NAME}} {'tokens':>11} {heads}  errors"
-    title = f"example {here + 1}/{len(tests.order)}"
-    return listed(title, note, head, len(tests.order), here, row, height)
+    def _lay_out(self) -> None:
+        pairs, width = self._run is not None and self.listing == "tests", self.size.width
+        searched = self._run is not None and self.listing == "hits"
+        self.set_class(pairs or width < (WIDE_FOR_HITS if searched else WIDE), "-below")
+        self.set_class(width < SIDE_BY_SIDE, "-stacked")
+        self.query_one("#before").display = pairs
 
+    def _follow(self) -> None:
+        """Show how far searches are."""
+        if self._run is not None and self.is_on_screen:
+            progress = self._searches.progress(), self._pairs.running
+            if progress != self._progress:
+                self._load()
 
-def _mark(here: bool) -> str:
-    return ">" if here else " "
+    _progress: object = None
 
+    def _more(self) -> None:
+        """Read further hits when the table is scrolled to the last one."""
+        if (
+            self._run
+            and self.listing == "hits"
+            and self._most < len(self._items)
+            and self._table.is_vertical_scroll_end
+        ):
+            self._most += PORTION
+            self._load()
 
-def _around(sample: SampledRollout, query: str, width: int, ascii: bool) -> Text:
-    """The text around what was searched for, in one line."""
-    text = sample.text.replace("\n", " ")
-    place = max(text.lower().find(query.lower()), 0)
-    begin = max(place - BEFORE, 0)
-    line = Text(f"{'' if not begin else '..' if ascii else '…'}{text[begin : place + max(width, 0)]}")
-    line.highlight_words([query], f"bold {ORANGE}", case_sensitive=False)
-    return cut(line, max(width, 0), ascii=ascii)
+    # what is listed
 
+    def _load(self) -> None:
+        wanted = [Wanted(text=self.query_text)] if self.query_text else []
+        self._searches.keep(*wanted, *([Wanted(prompt_id=self._prompt)] if self.listing == "time" else []))
+        table = self._table
+        follows = self.listing == "time" and table.cursor_row >= table.row_count - 1
+        make = {"step": self._rollouts, "hits": self._hits, "time": self._over_time, "tests": self._tests}[self.listing]
+        rows = make()
+        table.fill(rows)
+        if follows:
+            table.to(len(rows.rows) - 1)
+        self._progress = self._searches.progress(), self._pairs.running
+        self._lay_out()
+        self._show_text()
 
-def _where(source: Source, ascii: bool) -> str:
-    return f"step {source}" if isinstance(source, int) else ending(source, NAME, ascii=ascii)
+    def _list(self, listing: Listing, *, row: int | None = None) -> None:
+        """List something else, with the bar on this row, or on that where it was."""
+        self._bars[self.listing] = self._table.cursor_row
+        self.listing, self._most = listing, PORTION
+        row = self._bars.get(listing, 0) if row is None else row
+        while listing == "hits" and row >= self._most:
+            self._most += PORTION
+        self._table.forget()
+        self._load()
+        if listing != "time" or row:
+            self._table.to(row)
+        self._show_text()
+        self._lay_out()
 
+    @property
+    def _bar(self) -> int:
+        return max(self._table.cursor_row, 0)
 
-def _mean(hits: Hits, name: str, span: Sequence[int]) -> float | None:
-    column = hits.column(name) or ()
-    values = [column[hit] for hit in span if column[hit] == column[hit]]
-    return fmean(values) if values else None
+    @property
+    def _here(self) -> Run:
+        assert self._run is not None
+        return self._run
 
+    def _rollouts(self) -> Rows:
+        step = self.step if self.step is not None else self._here.step
+        if step != self._groups_of:
+            groups = read_groups(self._here.paths, step)
+            if groups or self.step is not None:  # while the newest step is being written, the one before stays
+                self._groups, self._groups_of = groups, step
+        self._items: Sequence[object] = ()
+        if not self._groups:
+            return Rows("", "", [""], [["no completions of this step"]])
+        group, order = self._groups[self.group % len(self._groups)], self.order
+        kept = self._items = ordered(group, order.by, self._here.settings, backwards=order.backwards)
+        several = len({sample.worker for one in self._groups for sample in one.samples}) > 1
+        last = "error" if order.by == "error" else "worker" if several else ""
+        return rollout_rows(group, kept, self._here.settings, last, self._order_note(), ascii=self._ascii)
 
-def _note(snapshot: Snapshot) -> str:
-    options = snapshot.options
-    searched = f"  /{options.query}" if options.query and options.listing != "hits" else ""
-    natural = options.sort == "sample" and options.listing != "step"
-    return f"by {'order' if natural else options.sort}{_way(snapshot)}{searched}"
+    def _hits(self) -> Rows:
+        wanted = Wanted(text=self.query_text)
+        scan = self._searches.of(wanted)
+        order = self._items = self._searches.order(wanted, self.order)
+        if (wanted, self.order) != self._lines_of:
+            self._lines, self._lines_of = {}, (wanted, self.order)
+        note = progress_of(scan) or self._order_note()
+        if not order:
+            return Rows("", note, [""], [[searched(scan)]])
+        shown = self.order.by if scan.hits.column(self.order.by) is not None else "reward"
+        for hit in order[: self._most]:
+            if hit not in self._lines:
+                self._lines[hit] = hit_row(scan, hit, shown, self.query_text, self._here.settings, ascii=self._ascii)
+        left, titles = ("from", "prompt", "text"), ["from", "prompt", "#", shown, "text"]
+        return Rows("", note, titles, [self._lines[hit] for hit in order[: self._most]], left)
 
+    _lines_of: object = None
 
-def _way(snapshot: Snapshot) -> str:
-    return ", reversed" if snapshot.options.backwards else ""
+    def _heading(self) -> str:
+        """What is listed, and where the bar is."""
+        count, here = len(self._items), f"{self._bar + 1}/{len(self._items)}" if self._items else ""
+        match self.listing:
+            case "step" if self._groups:
+                place = self.group % len(self._groups)
+                return f"step {self._groups[place].step} prompt {place + 1}/{len(self._groups)}"
+            case "step":
+                return f"step {self.step if self.step is not None else self._here.step}"
+            case "hits":
+                hits = self._searches.of(Wanted(text=self.query_text)).hits.count
+                return f"hit {self._bar + 1}/{hits} /{self.query_text}" if count else f"no hit /{self.query_text}"
+            case "time":
+                return f"{clean(self._prompt)} over time {here}"
+            case "tests":
+                return f"example {here}" if here else "before and after"
 
+    def _over_time(self) -> Rows:
+        scan = self._searches.of(Wanted(prompt_id=self._prompt))
+        self._items = scan.hits.spans()
+        return time_rows(scan, "" if self.order.by == "sample" else f"first {self._order_note()}")
 
-def _progress(scan: Scan) -> str:
-    """How far a search is, and what it left out; empty for one that has searched everything."""
-    if scan.running and not scan.complete:
-        return f"searching {scan.done / max(scan.files, 1):.0%}  esc stops"
-    parts = [f"stopped at {scan.done}/{scan.files} files"] if scan.cancelled else []
-    parts += [f"{scan.damaged} damaged lines"] if scan.damaged else []
-    parts += [f"the first {MAX_HITS} are listed"] if scan.hits.count > MAX_HITS else []
-    return "  ".join(parts)
+    def _tests(self) -> Rows:
+        tests = self._tested = self._pairs.read(self._later, self.order, self._prompt)
+        self._items = tests.examples
+        return test_rows(self._here, tests, self.order.by, self._order_note(), ascii=self._ascii)
 
+    @property
+    def _ascii(self) -> bool:
+        return (now := moment_of(self)) is not None and now.options.ascii
 
-def _searched(scan: Scan) -> str:
-    if scan.running and not scan.complete:
-        return " searching"
-    return f" in {scan.done} files of completions" if scan.done else " there are no completions yet"
+    def _order_note(self) -> str:
+        natural = self.order.by == "sample" and self.listing != "step"
+        searched = f"  /{self.query_text}" if self.query_text and self.listing != "hits" else ""
+        return f"by {'order' if natural else self.order.by}{', reversed' * self.order.backwards}{searched}"
 
+    # the text under the bar
 
-def text(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Return completion, references and prompt of the rollout under the bar, from the scrolled line on; of an example
-    of the test split the text after training."""
-    if snapshot.options.listing == "tests":
-        return after(snapshot, width, height)
-    group, sample, options = group_of(snapshot), sample_of(snapshot), snapshot.options
-    if group is None or sample is None:
-        gone = snapshot.selected is not None
-        return Pane("text", "", (Text("its file is there no more", style=ORANGE),) if gone else ())
-    title, completion = "COMPLETION", _highlighted(sample.text, options.query, width)
-    if options.difference and (first := snapshot.first) is not None:
-        title += f"  changed since step {first.step}"
-        before = first.samples[min(sample.number, len(first.samples) - 1)]
-        completion = _difference(before.text, sample.text, width)
-    elif options.difference:
-        title += "  no earlier rollouts of this prompt"
-    lines = [Text(title, style=f"bold {SKY}"), *_rewards(snapshot, group, sample, width), *completion]
-    for place, reference in enumerate(group.references):
-        more = f" {place + 1}" if len(group.references) > 1 else ""
-        lines += [Text(), Text(f"REFERENCE{more}", style=f"bold {SKY}"), *flowed(reference, width)]
-    lines += [Text(), Text("PROMPT", style=f"bold {SKY}")]
-    lines += flowed(group.post, width) if group.post else [Text(" an evaluation does not keep its prompts", style=DIM)]
-    where = f" of {group.evaluation or f'step {group.step}'}, {group.prompt_id}" if snapshot.found else ""
-    note = f"{asked_and_got(sample, snapshot.run.settings)}{', cut' if sample.truncated else ''}"
-    begin = _first_hit(lines, height) if options.listing == "hits" else 0
-    return scrolled(f"rollout {sample.number + 1}{where}", note, lines, height, begin + options.scroll)
+    @on(RowTable.RowHighlighted)
+    def _highlighted(self) -> None:
+        if self._run is not None:
+            if self.listing == "hits" and self._items and self._bar >= self._table.row_count - 1:
+                self._more()
+            self._show_text()
 
+    def selected(self) -> tuple[Group | None, SampledRollout | None]:
+        """Return the rollout under the bar with its group; nothing where its file is gone."""
+        if not self._items or self._bar >= len(self._items):
+            return None, None
+        if self.listing == "step":
+            group = self._groups[self.group % len(self._groups)]
+            return group, ordered(group, self.order.by, self._here.settings, backwards=self.order.backwards)[self._bar]
+        if self.listing == "tests":
+            return None, None
+        time = self.listing == "time"
+        scan = self._searches.of(Wanted(prompt_id=self._prompt) if time else Wanted(text=self.query_text))
+        item = self._items[self._bar]
+        span = item if isinstance(item, range) else range(cast("int", item), cast("int", item) + 1)
+        samples = [sample for hit in span if (sample := scan.sample(hit)) is not None]
+        if not samples:
+            return None, None
+        source, first = scan.hits.source(span[0]), samples[0]
+        if isinstance(source, str):
+            if self._scores[0] != source:
+                self._scores = source, scores_of(self._here.paths.evaluations / source)
+            measured = self._scores[1].get(first.prompt_id, {})
+            first = structs.replace(first, rewards={clean(name): value for name, value in measured.items()})
+            group = Group(-1, clean(first.prompt_id), "", (), (first, *samples[1:]), evaluation=source)
+            return group, first
+        if source != self._groups_of:
+            self._groups, self._groups_of = read_groups(self._here.paths, source), source
+        found = next((one for one in self._groups if one.samples[0].prompt_id == first.prompt_id), None)
+        if found is None:
+            return None, None
+        if time:
+            return found, ordered(found, self.order.by, self._here.settings, backwards=self.order.backwards)[0]
+        return found, next((one for one in found.samples if one.number == first.number), None)
 
-def before(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Return the example under the bar as the first evaluation has it."""
-    return _side(snapshot, width, height, after=False)
+    def _show_text(self) -> None:
+        before, after = self.query_one("#before", TextView), self.query_one("#after", TextView)
+        self._table.border_title = Content(self._heading())
+        item = self._items[self._bar] if self._bar < len(self._items) else None
+        if self.listing == "tests":
+            for view in (before, after):
+                view.fill(side(self._here, self._tested, str(item or ""), view.id or "", self._look))
+            return
+        group, sample = self.selected()
+        if group is None or sample is None:
+            after.fill(PaneText("text", "", (Text(GONE if item is not None else "", style=ORANGE),)))
+            return
+        first = None
+        if self.difference and not group.evaluation:
+            if self._first[0] is not group:
+                self._first = group, first_group(self._here.paths, group, self._here.first_step)
+            first = self._first[1]
+        text = rollout(self._here, group, sample, first, self._look, repeated=self.listing != "step")
+        named = f" of {group.evaluation or f'step {group.step}'}, {group.prompt_id}" if self.listing != "step" else ""
+        note = f"{asked_and_got(sample, self._here.settings)}{', cut' if sample.truncated else ''}"
+        after.fill(PaneText(f"rollout {sample.number + 1}{named}", note, (text,)))
+        shown = (self.listing, self._groups_of, item if self.listing != "step" else (self.group, self._bar), self.order)
+        if shown != self._shown:  # scroll another text to its top, or to its first hit
+            self._shown = shown
+            marks = [span.start for span in text.spans if span.style == MARK]
+            self.call_after_refresh(after.begin, marks[0] if marks else 0)
 
+    @property
+    def _look(self) -> Look:
+        return Look(self.query_text, self.order.by, self.difference)
 
-def after(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Return the same example as the later evaluation has it."""
-    return _side(snapshot, width, height, after=True)
+    # what keys do
 
+    def open_search(self) -> None:
+        """Ask for what is searched for."""
+        search = self.query_one(Input)
+        search.value, search.display = self.query_text, True
+        self.screen.set_focus(search)
 
-def _side(snapshot: Snapshot, width: int, height: int, *, after: bool) -> Pane:
-    tests, options, run, title = snapshot.tests, snapshot.options, snapshot.run, "after" if after else "before"
-    if tests is None or not tests.order:
-        return Pane(title)
-    if after and tests.alone:
-        return Pane(title, "", tuple(wrapped("not yet: training evaluates after each stage", width - 1, DIM, " ")))
-    side, name = tests.after if after else tests.before, example_of(snapshot)
-    sample = side.samples[name]
-    if after and options.difference:
-        lines = _difference(tests.before.samples[name].text, sample.text, width)
-    else:
-        lines = _highlighted(sample.text, options.query, width)
-    first = _first_hit(lines, height)
-    lines.append(Text())
-    for metric in _headlines(run, tests.after.metrics, options.sort):
-        value, change = sample.rewards.get(metric), change_of(tests.before, tests.after, name, metric)
-        grown = f"  {'+' if change > 0 else ''}{number(change)}" if after and change else ""
-        lines.append(Text.assemble((f" {_title(run, metric)} {number(value)}", DIM), grown))
-    tokens = side.tokens[name]
-    note = ", ".join([asked_and_got(sample, run.settings, tokens), *sample_errors(sample, run.settings, tokens)])
-    return scrolled(f"{title}: {side.name}", note, lines, height, first + options.scroll)
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        """List the hits of a search; for the number or id of an example of the test split, that before and after
+        training; without a text, the rollouts of a step."""
+        event.stop()
+        self.close_search()
+        self.query_text, self._bars = event.value.strip(), {}
+        if self.query_text and has_example(self._here, self.query_text):
+            self._prompt, self._later = self.query_text, -1
+            self._list("tests")
+        else:
+            self._list("hits" if self.query_text else "step")
 
+    def close_search(self) -> bool:
+        """Put the line of input away; whether it was there."""
+        search = self.query_one(Input)
+        was, search.display = search.display, False
+        self.screen.set_focus(self._table)
+        return bool(was)
 
-def _headlines(run: Run, metrics: Sequence[str], sort: str = "") -> list[str]:
-    """The measures of an example that the task puts first, after the one that examples are sorted by."""
-    known = [name for name in metrics if name != "tokens"]
-    short = [name if name in known else name.rpartition("/")[2] for name in run.headlines]
-    return list(dict.fromkeys(name for name in (sort, *short) if name in known))
+    def back(self) -> str | None:
+        """End a search that is under way, or show what was listed before; what was done, in words, or None where there
+        is nothing to go back from."""
+        if self.close_search():
+            return ""
+        if self._searches.stop():
+            self._load()
+            return "search stopped: what was found so far is listed"
+        if self.listing in ("time", "tests") and self.query_text:
+            self._list("hits")
+        elif self.listing != "step" or self.query_text:
+            self.query_text = ""
+            self._list("step")
+        else:
+            return None
+        return ""
 
+    def move(self, by: int) -> None:
+        """Move the bar; over the hits that are not read yet, too."""
+        self._table.to(self._bar + by)
 
-def _title(run: Run, metric: str) -> str:
-    """The title that the task gives to a measure of an example; its name where it has none."""
-    titles = (clean(title) for name, title in run.headlines.items() if metric in (name, name.rpartition("/")[2]))
-    return next(titles, metric)
+    def go_step(self, by: int) -> None:
+        """Show another step, after the last one the newest as it comes; in a list another row; of the test split
+        another evaluation."""
+        run = self._here
+        if self.listing in ("hits", "time"):
+            self.move(by)
+        elif self.listing == "tests":
+            names = self._tested.names
+            here = names.index(self._tested.after.name) if self._tested.after.name in names else 0
+            self._later = min(max(here + by, 0), max(len(names) - 1, 0))
+            self._load()
+        else:
+            step = (self.step if self.step is not None else run.step) + by
+            self.step = None if step >= run.step else max(step, run.first_step)
+            self._load()
+            self._table.to(0)
 
+    def go_next(self, by: int) -> None:
+        """Go to the next hit of a search, or the next row of another listing; without either, to the next prompt."""
+        if self.listing != "step":
+            self.move(by)
+        elif self.query_text:
+            self._list("hits", row=max(self._bars.get("hits", 0) + by, 0))
+        else:
+            self.go_prompt(by)
 
-def _rewards(snapshot: Snapshot, group: Group, sample: SampledRollout, width: int) -> list[Text]:
-    """What is wrong with the sample, and every reward with its full name, if there are too many for the table."""
-    errors = sample_errors(sample, snapshot.run.settings)
-    lines = wrapped(", ".join(errors), width - 1, ORANGE, " ") if errors and snapshot.options.sort == "error" else []
-    if len(sample.rewards) >= MIN_REWARDS or (snapshot.found and sample.rewards):
-        names = _headlines(snapshot.run, list(sample.rewards)) if group.evaluation else list(sample.rewards)
-        parts = "  ".join(f"{name} {number(sample.rewards[name])}" for name in names)
-        total = "" if sample.reward is None else f"  total {number(sample.reward)}"
-        lines += wrapped(f"{parts}{total}", width - 1, DIM, " ")
-    return [*lines, Text()] if lines else []
+    def go_prompt(self, by: int) -> None:
+        self.group = (self.group + by) % max(len(self._groups), 1)
+        self._load()
+        self._table.to(0)
 
+    def sort(self) -> None:
+        """Sort by the next column."""
+        if self.listing == "hits":
+            keys = self._searches.of(Wanted(text=self.query_text)).hits.sort_keys()
+        elif self.listing == "tests":
+            keys = self._tested.sort_keys
+        else:
+            group, _ = self.selected()
+            keys = sort_keys(group) if group else ["sample"]
+        place = keys.index(self.order.by) if self.order.by in keys else -1
+        self._reorder(Order(keys[(place + 1) % len(keys)], self.order.backwards))
 
-def _first_hit(lines: list[Text], height: int) -> int:
-    """The line to begin with so that the first highlighted text is in view."""
-    hits = (place for place, line in enumerate(lines) if any("reverse" in str(span.style) for span in line.spans))
-    first = next(hits, 0)
-    return max(first - CONTEXT, 0) if first >= height else 0
+    def reverse(self) -> None:
+        self._reorder(Order(self.order.by, not self.order.backwards))
 
+    def _reorder(self, order: Order) -> None:
+        self.order, self._most = order, PORTION
+        self._load()
+        if self.listing != "time":  # which keeps its order
+            self._table.to(0)
 
-def _highlighted(text: str, query: str, width: int) -> list[Text]:
-    """A text in lines, with what is searched for highlighted, also where a line breaks in it."""
-    found = Text(text[:MOST_CHARACTERS])
-    if query:
-        found.highlight_regex(re.compile(re.escape(query), re.IGNORECASE), f"bold reverse {ORANGE}")
-    lines = flowed(found, width)
-    more = len(text) - MOST_CHARACTERS
-    return [*lines, Text(f" {more} more characters (c copies all)", style=DIM)] if more > 0 else lines
+    def over_time(self) -> None:
+        """List all steps at which the prompt was sampled, the newest one under the bar; or go back."""
+        if self.listing == "time":
+            self.back()
+            return
+        _, sample = self.selected()
+        item = self._items[self._bar] if self.listing == "tests" and self._items else ""
+        if prompt := str(item) or (sample.prompt_id if sample else ""):
+            self._prompt = prompt
+            self._bars.pop("time", None)
+            self._list("time")
 
+    def test_split(self) -> None:
+        """List the test split before and after training, or go back."""
+        if self.listing == "tests":
+            self.back()
+        else:
+            self._prompt, self._later = "", -1
+            self._list("tests", row=0)
 
-def _difference(before: str, after: str, width: int) -> list[Text]:
-    """The words of both texts, with those marked that went and came."""
-    text = Text()
-    for kind, words in changes(before[:MOST_COMPARED], after[:MOST_COMPARED]):
-        opening, closing = CHANGE_MARKS[kind]
-        text.append(f"{opening}{words}{closing}", style=CHANGE_STYLE[kind]).append(" ")
-    return flowed(text, width)
+    def toggle_difference(self) -> None:
+        self.difference = not self.difference
+        self._show_text()
+
+    @on(RowTable.RowSelected)
+    def choose(self) -> None:
+        """Show the step of the row under the bar, and the sample of that row; a hit in an evaluation over time."""
+        group, sample = self.selected()
+        if self.listing not in ("hits", "time") or group is None or sample is None:
+            return
+        if group.evaluation:
+            if self.listing == "hits":
+                self.over_time()
+            return
+        kept = ordered(group, self.order.by, self._here.settings, backwards=self.order.backwards)
+        self.step, self.group = group.step, self._groups.index(group)
+        self._list("step", row=kept.index(sample))
+
+    @on(RowTable.HeaderSelected)
+    def _head_clicked(self) -> None:
+        self.sort()
+
+    def copied(self) -> tuple[str, str]:
+        """Return what the key for copying takes, in words, and its text; empty for nothing."""
+        if self.listing == "tests":
+            if not self._items:
+                return "", ""
+            name, after = str(self._items[self._bar]), self._tested.after
+            return f"{name} of {after.name}", after.samples[name].text
+        _, sample = self.selected()
+        return ("the completion", sample.text) if sample else ("", "")
+
+    def scroll_columns(self, by: int) -> None:
+        self._table.scroll_relative(x=by, animate=False)
+
+    def scroll_text(self, by: int) -> None:
+        for view in self.query(TextView):
+            view.scroll_relative(y=by, animate=False)

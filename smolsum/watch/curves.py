@@ -12,15 +12,13 @@ from rich.text import Text
 
 from smolsum.config.targets import TOKENS
 from smolsum.runs.reader import Run
-from smolsum.watch.pane_text import DIM, number
-from smolsum.watch.snapshot import Snapshot
+from smolsum.watch.formats import CURVES, DIM, number
+from smolsum.watch.model import Snapshot
 
 RUNS = "ABCDEFGHIJ"
 """Letters of compared runs."""
 VALIDATION = "validation"
 """Title of the chart of validations."""
-METRIC = "metric:"
-"""Beginning of the name of a pane that is the chart of a metric."""
 MAX_HEADLINES = 3
 """Headline metrics in the chart of validations, besides the reward."""
 MIN_ROWS, MAX_LEGEND_ROWS = 5, 3
@@ -37,7 +35,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Chart:
+class ChartSpec:
     """A title, the curves that a run has, a band between two metrics, and named levels."""
 
     title: str
@@ -110,16 +108,16 @@ def _clip_level(run: Run) -> dict[str, float]:
 
 
 CHARTS = (
-    Chart("reward", _rewards, by_reward=True),
-    Chart(
+    ChartSpec("reward", _rewards, by_reward=True),
+    ChartSpec(
         "length in tokens",
         _fixed(("completions/mean_length", "m", "mean"), ("length/mean_target", "t", "mean target")),
         band=("completions/min_length", "completions/max_length"),
         levels=_length_levels,
     ),
-    Chart("loss", _fixed(("loss", "l", "loss"))),
-    Chart("grad norm", _fixed(("grad_norm", "g", "norm")), levels=_clip_level, least=0.0),
-    Chart(
+    ChartSpec("loss", _fixed(("loss", "l", "loss"))),
+    ChartSpec("grad norm", _fixed(("grad_norm", "g", "norm")), levels=_clip_level, least=0.0),
+    ChartSpec(
         "clip fraction",
         _fixed(
             ("clip_ratio/low_mean", "-", "low"),
@@ -129,21 +127,21 @@ CHARTS = (
         ),
         least=0.0,
     ),
-    Chart(VALIDATION, _validation, by_reward=True),
-    Chart(
+    ChartSpec(VALIDATION, _validation, by_reward=True),
+    ChartSpec(
         "spread in groups",
         _fixed(("reward_std", "s", "std"), ("frac_reward_zero_std", "z", "zero-std share")),
         least=0.0,
         by_reward=True,
     ),
     # below a millionth sampler and trainer differ only by rounding
-    Chart(
+    ChartSpec(
         "KL, mismatch",
         _fixed(("kl", "k", "kl"), ("sampling/mismatch_k3", "m", "sampler mismatch")),
         log=True,
         least=1e-6,
     ),
-    Chart(
+    ChartSpec(
         "entropy, repeats",
         _fixed(
             ("entropy", "e", "entropy"),
@@ -161,22 +159,18 @@ def rewarded(weights: Mapping[str, float]) -> str:
     return "+".join(name if weight == 1 else f"{weight:.3g} {name}" for name, weight in weights.items())
 
 
-def chart_named(name: str) -> Chart:
-    """Return one of CHARTS by its pane (`chart0`), or the chart of a single metric."""
-    name = name.removeprefix(METRIC)
-    place = name.removeprefix("chart")
-    if place != name and place.isdecimal() and int(place) < len(CHARTS):
-        return CHARTS[int(place)]
-    return Chart(name, _fixed((name, "m", name)), by_reward=name.startswith(("reward", "validation/reward")))
+def chart_of(name: str) -> ChartSpec:
+    """Return the chart of a single metric."""
+    return ChartSpec(name, _fixed((name, "m", name)), by_reward=name.startswith(("reward", "validation/reward")))
 
 
-def shown_curves(snapshot: Snapshot, spec: Chart) -> list[Curve]:
+def shown_curves(snapshot: Snapshot, spec: ChartSpec) -> list[Curve]:
     """Return the curves of the first run: all that are not hidden, or the first next to other runs."""
     curves, hidden = spec.curves(snapshot.run), _hidden_curves(snapshot, spec)
     return curves[:1] if snapshot.others else [curve for curve in curves if curve not in hidden]
 
 
-def _hidden_curves(snapshot: Snapshot, spec: Chart) -> list[Curve]:
+def _hidden_curves(snapshot: Snapshot, spec: ChartSpec) -> list[Curve]:
     """The curves that the user has hidden. The first run next to others has none, and one is always left."""
     curves = spec.curves(snapshot.run)
     hidden = [curve for curve in curves if curve.metric in snapshot.options.hidden]
@@ -189,26 +183,26 @@ def letter_of(snapshot: Snapshot, curve: Curve) -> str:
 
 
 def legend(
-    snapshot: Snapshot, spec: Chart, more: Sequence[str], *, room: int, width: int, height: int
+    snapshot: Snapshot, spec: ChartSpec, more: Sequence[str], *, room: int, width: int, height: int
 ) -> tuple[Text, list[Text]]:
-    """Return the note in the title, of at most `room` characters; where that is too short, lines below the drawing.
+    """Return the note in the frame, of at most `room` characters; where that is too short, lines below the drawing.
 
     With enough lines every curve has its name; otherwise only its letter and value. `more` is named at the end. An
     entry has its metric as `curve` in its `meta`, unless it is that of the only curve.
     """
     shown, hidden = shown_curves(snapshot, spec), _hidden_curves(snapshot, spec)
-    cursor = snapshot.options.cursor
+    cursor = snapshot.options.view.cursor
     before = [] if cursor is None else [Text(f"at step {cursor:.0f}:")]
-    behind = [Text(part) for part in (*_others(snapshot, spec), *[*spec.levels(snapshot.run)][:1], *more)]
+    behind = [*_others(snapshot, spec), *(Text(part) for part in (*[*spec.levels(snapshot.run)][:1], *more))]
 
     def entries(*, named: bool) -> list[Text]:
         found = []
-        for curve in (*shown, *hidden):
-            words = [letter_of(snapshot, curve)] if len(shown) > 1 or hidden or snapshot.others else []
-            words += [curve.name] if named and (len(shown) > 1 or hidden) else []
-            words.append("off" if curve in hidden else _value(snapshot, spec, curve))
-            last = [curve] == shown
-            found.append(Text(" ".join(words), Style() if last else Style.from_meta({"curve": curve.metric})))
+        for place, curve in enumerate((*shown, *hidden)):
+            several, look = len(shown) > 1 or bool(hidden), "" if curve in hidden else CURVES[place % len(CURVES)]
+            entry = Text("", Style() if [curve] == shown else Style.from_meta({"curve": curve.metric}))
+            entry.append(f"{letter_of(snapshot, curve)} " if several or snapshot.others else "", f"bold {look}".strip())
+            entry.append(f"{curve.name} " if named and several else "")
+            found.append(entry.append("off" if curve in hidden else _value(snapshot, spec, curve)))
         return found
 
     parts = [*before, *entries(named=True), *behind]
@@ -232,10 +226,10 @@ def _length(parts: Sequence[Text]) -> int:
     return sum(map(len, parts)) + 2 * (len(parts) - 1)
 
 
-def _value(snapshot: Snapshot, spec: Chart, curve: Curve) -> str:
+def _value(snapshot: Snapshot, spec: ChartSpec, curve: Curve) -> str:
     """The value at the cursor, or the newest one, with the band around it; of an earlier stage, the step of the last
     value."""
-    run, cursor = snapshot.run, snapshot.options.cursor
+    run, cursor = snapshot.run, snapshot.options.view.cursor
     last = run.series[curve.metric].last_step or 0
     if cursor is None and last < run.stage_began.get(run.stage, 0):
         return f"until {last}"
@@ -259,7 +253,11 @@ def _at(run: Run, metric: str, cursor: float | None) -> str:
     return number(value) if step == int(cursor) else f"{number(value)} ({step})"
 
 
-def _others(snapshot: Snapshot, spec: Chart) -> list[str]:
+def _others(snapshot: Snapshot, spec: ChartSpec) -> list[Text]:
     """The letter of each other run, and the value of its first curve."""
-    cursor, runs = snapshot.options.cursor, zip(RUNS[1:], snapshot.others, strict=False)
-    return [f"{letter} {_at(run, curve.metric, cursor)}" for letter, run in runs for curve in spec.curves(run)[:1]]
+    cursor, found = snapshot.options.view.cursor, []
+    for place, run in enumerate(snapshot.others, start=1):
+        for curve in spec.curves(run)[:1]:
+            letter = (RUNS[place], f"bold {CURVES[place % len(CURVES)]}")
+            found.append(Text.assemble(letter, f" {_at(run, curve.metric, cursor)}"))
+    return found

@@ -3,22 +3,21 @@
 import csv
 import io
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
+from rich.box import ASCII, ROUNDED
 from rich.console import Console
-from rich.segment import Segment, Segments
+from rich.panel import Panel
+from rich.segment import Segments
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 from textual.color import Color
 
 from smolsum.runs.paths import safe_name
 from smolsum.runs.reader import Run
-from smolsum.watch.axes import window
-from smolsum.watch.charts import chart
-from smolsum.watch.curves import Chart
-from smolsum.watch.pane_text import framed
-from smolsum.watch.snapshot import Snapshot
+from smolsum.watch.charts import chart, in_view
+from smolsum.watch.curves import ChartSpec
+from smolsum.watch.model import Snapshot
 from smolsum.watch.themes import LIGHT, Painted
 
 SIZE = (110, 32)
@@ -27,7 +26,7 @@ BACKGROUNDS = {False: ("#121212", "#e0e0e0"), True: (LIGHT.background or "", LIG
 """Background and text of a picture, by whether the theme is light."""
 
 
-def exported(snapshot: Snapshot, spec: Chart, folder: Path, *, light: bool) -> str:
+def exported(snapshot: Snapshot, spec: ChartSpec, folder: Path, *, light: bool) -> str:
     """Write the chart into `folder` as SVG and CSV, and return a sentence with the paths, or with what went wrong.
     Names that are taken get a number: no file is replaced."""
     stem = f"{safe_name(snapshot.run.paths.name)}-{safe_name(spec.title.replace('/', '-'))}"
@@ -45,10 +44,10 @@ def exported(snapshot: Snapshot, spec: Chart, folder: Path, *, light: bool) -> s
     return f"written: {found[0]} and {found[1].name}"
 
 
-def values(snapshot: Snapshot, spec: Chart) -> str:
+def values(snapshot: Snapshot, spec: ChartSpec) -> str:
     """Return the values of a chart's curves as CSV, as they were measured: a row for each step in view of each run, and
     a column for each metric; empty where a step has none."""
-    first, last = window(snapshot)
+    first, last = in_view(snapshot)
     runs = [snapshot.run, *snapshot.others]
     metrics = list(dict.fromkeys(name for run in runs for name in _metrics(spec, run)))
     text = io.StringIO()
@@ -68,27 +67,29 @@ def values(snapshot: Snapshot, spec: Chart) -> str:
     return text.getvalue()
 
 
-def _metrics(spec: Chart, run: Run) -> list[str]:
+def _metrics(spec: ChartSpec, run: Run) -> list[str]:
     return [curve.metric for curve in spec.curves(run)] + list(spec.band or ())
 
 
-def picture(snapshot: Snapshot, spec: Chart, *, light: bool) -> str:
-    width, height = SIZE
-    pane = chart(snapshot, width - 2, height - 2, spec)
-    return svg(framed(pane, width, height, ascii=snapshot.options.ascii), snapshot.run.paths.name, light=light)
-
-
-def svg(lines: Sequence[Text], title: str, *, light: bool) -> str:
-    """Return lines of text as SVG, in the colours of a theme."""
+def picture(snapshot: Snapshot, spec: ChartSpec, *, light: bool) -> str:
+    """Return a chart as SVG, in the colours of a theme."""
     background, foreground = (Color.parse(text) for text in BACKGROUNDS[light])
-    width = max(line.cell_len for line in lines)
+    width, height = SIZE
+    drawn = chart(snapshot, width - 2, height - 2, spec)
     console = Console(width=width, file=io.StringIO(), record=True, force_terminal=True, color_system="truecolor")
-    for line in lines:
-        segments = [Segment(one.text, one.style) for one in line.render(console) if one.text]
-        console.print(Segments(Painted(light=light).apply(segments, background)), end="")
-        console.print()
+    frame = Panel(
+        Text("\n", no_wrap=True).join(drawn.lines),
+        box=ASCII if snapshot.options.ascii else ROUNDED,
+        padding=0,
+        title=Text(drawn.title),
+        title_align="left",
+        subtitle=Text.assemble(drawn.note),
+        subtitle_align="right",
+    )
+    for line in console.render_lines(frame):
+        console.print(Segments(Painted(light=light).apply(line, background)))
     theme = TerminalTheme(background.rgb, foreground.rgb, [(0, 0, 0)] * 8)
-    return bare(console.export_svg(title=title, theme=theme))
+    return bare(console.export_svg(title=snapshot.run.paths.name, theme=theme))
 
 
 def bare(drawing: str) -> str:

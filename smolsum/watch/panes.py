@@ -1,12 +1,13 @@
-"""The panes of text: alerts, settings, step times, workers, constraints, log, metrics, and charts in a line each.
+"""The panes of text: what is above and below every page, alerts, step times, workers, constraints, charts in a line
+each, the log and the settings.
 
-A pane is a function from a snapshot and a size in characters to a `Pane`; `layout.PANES` lists them all.
+A pane is a function from a snapshot and a size in characters to what is drawn.
 """
 
 import json
 import re
 from collections.abc import Mapping
-from statistics import fmean
+from statistics import fmean, median
 
 from rich.text import Text
 
@@ -14,15 +15,14 @@ from smolsum.config.constraints import Constraint, parse_constraints
 from smolsum.config.presets import leaves
 from smolsum.console import duration
 from smolsum.errors import UsageError
+from smolsum.runs.alerts import Alert, find_alerts
 from smolsum.runs.reader import Run
-from smolsum.runs.records import NOTES
+from smolsum.runs.records import NOTES, Status
 from smolsum.runs.samples import clean
-from smolsum.runs.state import TROUBLE, seconds_since
-from smolsum.watch.alerts import Alert, find_alerts
-from smolsum.watch.axes import Axis, window
-from smolsum.watch.charts import MIN_SPARKLINE, sparkline, sparkline_room
-from smolsum.watch.curves import CHARTS, RUNS, chart_named, rewarded
-from smolsum.watch.pane_text import (
+from smolsum.runs.state import TROUBLE, mean_step, pace, seconds_since, time_of_day
+from smolsum.watch.charts import MIN_SPARKLINE, Axis, in_view, sparkline, sparkline_room
+from smolsum.watch.curves import CHARTS, RUNS, rewarded
+from smolsum.watch.formats import (
     DIM,
     GREEN,
     NAME_WIDTH,
@@ -30,18 +30,30 @@ from smolsum.watch.pane_text import (
     RED,
     SKY,
     VALUE_WIDTH,
-    Pane,
+    PaneText,
     bar,
     cut,
     ending,
-    listed,
     number,
-    scrolled,
-    time_of_day,
     wrapped,
 )
-from smolsum.watch.results import gained
-from smolsum.watch.snapshot import Snapshot
+from smolsum.watch.model import Snapshot
+from smolsum.watch.results import compared_in_head, gained
+
+WITH_KEYS = {"pausing": "space takes it back", "paused": "space resumes"}
+"""Keys that replace a command in the message, for a user who can pause and stop the run."""
+STATE_STYLE = {"running": GREEN, "finished": GREEN, "paused": SKY, "pausing": ORANGE, "stopping": ORANGE}
+SAMPLED = {
+    "evaluating": "evaluating on the test split",
+    "validating": "validating",
+    "measuring": "measuring the difficulty of prompts",
+}
+"""Phases of a run that sample completions, in words."""
+SLOW_STEP_S = 10.0
+"""Seconds of a step from which the count of its rollouts is news."""
+OVERDUE_STEPS, OVERDUE_S = 3, 10.0
+"""Usual steps, and seconds, after which a step is overdue."""
+
 
 LEVELS = {"trouble": ("!!", RED), "warning": ("!", ORANGE), "note": ("i", SKY)}
 """Mark and style of an alert."""
@@ -67,12 +79,116 @@ MARKS = {"failed": ("!!", RED), "warning": ("!", ORANGE), "note": ("", "")}
 """Mark and style of a message of the log; colour alone never carries meaning."""
 INDENT = 13
 STAMP = re.compile(r"^(\d{4}-\d\d-\d\dT[\d:.]+Z) (.*)$")
-MAX_NAME = 44
-"""Characters of a metric's name; of a longer one the end is shown."""
 
 
-def alerts(snapshot: Snapshot, width: int, height: int, *, full: bool = False) -> Pane:
-    """Return the alerts as sentences, with advice where there is room or if `full`; first why a run failed."""
+def header(snapshot: Snapshot, width: int) -> list[Text]:
+    """Return two lines: the run with its state, step and time; and a bar of its stages, with the grid at work."""
+    run, state = snapshot.run, snapshot.run_state
+    which = f" {RUNS[0]}" if snapshot.others else ""
+    style = RED if state.state in TROUBLE else STATE_STYLE.get(state.state, "")
+    mark = f"{state.mark(snapshot.options.ascii)} {state.state.upper()}"
+    left = Text.assemble((f"{which} {clean(run.paths.name)} ", "bold"), " ", (mark, f"bold {style}".strip()))
+    reading, total = run.read_share < 1, f"/{run.total}" if run.total else ""
+    left.append(f"  reading metrics {run.read_share:.0%}" if reading else f"  step {run.step}{total}")
+    if state.alive and run.status.phase in SAMPLED:
+        left.append(f"  {run.status.phase} {run.status.done}/{run.status.completions or '?'}", style="bold")
+    if (since := _overdue(snapshot)) is not None:
+        left.append(f"  last step {duration(since)} ago", style=f"bold {ORANGE}")
+    left.append_text(compared_in_head(snapshot, width - left.cell_len - 2))
+    took = pace(run, state, snapshot.now)
+    found = [
+        duration(took.elapsed_s) if took.elapsed_s is not None else "",
+        f"eta {duration(took.eta_s)}" if took.eta_s is not None and not reading else "",
+        "" if snapshot.others else " ".join(gained(run, ascii=snapshot.options.ascii)),
+        f"on {clean(run.status.host)}" if run.status.host else "",
+        load_of(run),
+    ]
+    parts = [part for part in found if part]
+    while parts and left.cell_len + len("  ".join(parts)) + 3 > width:
+        parts.pop()  # state and step matter more
+    right = "  ".join(parts)
+    left = cut(left, max(width - len(right) - 2, 0), ascii=snapshot.options.ascii)
+    left.pad_right(max(width - len(right) - 2 - left.cell_len, 0))
+    grid = Text(f" {snapshot.grid.text} " if snapshot.grid else "", style="bold")
+    grid = cut(grid, width, ascii=snapshot.options.ascii)
+    return [left.append(f" {right} "), _progress(snapshot, width - grid.cell_len).append_text(grid)]
+
+
+def _overdue(snapshot: Snapshot) -> float | None:
+    """The seconds since the last step of a run at work, once that is far longer than its steps take."""
+    run, steps = snapshot.run, snapshot.run.recent("perf/step_s", MEAN_OVER)
+    resting = run.status.phase != "training" or snapshot.run_state.state != "running"
+    if run.last_row_s is None or not steps or resting or run.read_share < 1:
+        return None
+    since = snapshot.now.timestamp() - run.last_row_s
+    return since if since > max(OVERDUE_STEPS * median(steps), OVERDUE_S) else None
+
+
+def message(snapshot: Snapshot, width: int) -> Text:
+    """Return what is wrong and what helps, in a highlighted line of `width` cells; if nothing is wrong, what the run
+    does now, or its newest event."""
+    state = snapshot.run_state
+    if not state.detail:
+        return cut(Text(f" {clean(_news(snapshot))}", style=DIM), width, ascii=snapshot.options.ascii)
+    hint = WITH_KEYS.get(state.state, state.hint) if snapshot.asks else state.hint
+    if (grid := snapshot.grid) and not (state.alive or grid.alive or grid.complete):
+        hint = grid.command
+    line = Text(f" {clean(state.detail)}{f'  -> {clean(hint)}' if hint else ''}")
+    line = cut(line, width, ascii=snapshot.options.ascii)
+    line.pad_right(width - line.cell_len)
+    line.stylize(f"bold reverse {RED if state.state in TROUBLE else ORANGE}")
+    return line
+
+
+def _news(snapshot: Snapshot) -> str:
+    """What the run does now, or its newest event."""
+    run, state = snapshot.run, snapshot.run_state
+    if run.behind():
+        return "reading the run"
+    status = run.status
+    if state.alive and status.phase in SAMPLED:
+        return f"{SAMPLED[status.phase]}: {status.stage}, {_sampled(status)}"
+    if state.alive and status.done < status.completions and (mean_step(run) or SLOW_STEP_S) >= SLOW_STEP_S:
+        return f"sampling step {status.step + 1}: {_sampled(status)}"
+    if not run.row and state.hopeful:
+        took = pace(run, state, snapshot.now).elapsed_s
+        return "waiting for the first step" + (f", {duration(took)} so far" if took else "")
+    return f"{time_of_day(run.events[-1].time) or '--:--:--'} {run.events[-1].message}" if run.events else ""
+
+
+def _sampled(status: Status) -> str:
+    of = f" of {status.completions}" if status.completions else ""
+    speed = "" if status.tok_s is None else f"{status.tok_s:,.0f} tok/s"
+    left = "" if status.left_s is None else f"{duration(status.left_s)} left"
+    return ", ".join(filter(None, (f"{status.done}{of} completions", speed, left)))
+
+
+def _progress(snapshot: Snapshot, width: int) -> Text:
+    """A bar for each stage, in proportion to its steps, with its name."""
+    run, ascii = snapshot.run, snapshot.options.ascii
+    stages = run.stages or ({"steps": run.total} if run.total else {})
+    if not stages:
+        line = Text(" steps are not known yet", style=DIM)
+        line.pad_right(max(width - line.cell_len, 0))
+        return line
+    line, done, left = Text(" "), run.step, width - 2
+    for place, (name, steps) in enumerate(stages.items()):
+        own = min(max(done, 0), steps)
+        done -= steps
+        room = left if place == len(stages) - 1 else max(round((width - 2) * steps / max(run.total, 1)), 12)
+        label = f"{clean(name)} {own}/{steps} "
+        longer = f"{label}from {clean(run.reused[name])} " if name in run.reused else label
+        label = next((text for text in (longer, label) if len(text) < room - 4), "")
+        active = 0 < own < steps or (own == 0 and name == run.stage)
+        line.append(label, style="bold" if active else "")
+        line.append(bar(own / steps if steps else 1.0, max(room - len(label) - 1, 1), ascii=ascii) + " ", style=SKY)
+        left -= room
+    line.truncate(width, overflow="crop")
+    return line
+
+
+def alerts(snapshot: Snapshot, width: int, height: int | None = None) -> PaneText:
+    """Return the alerts as sentences, with advice where there is room; first why a run failed."""
     state = snapshot.run_state
     found = [Alert("trouble", clean(state.detail), clean(state.hint))] if state.state in TROUBLE else []
     found += find_alerts(snapshot.run)
@@ -80,13 +196,13 @@ def alerts(snapshot: Snapshot, width: int, height: int, *, full: bool = False) -
         nothing = (
             "nothing unusual" if snapshot.run.row else "nothing to judge yet" if state.hopeful else "nothing to judge"
         )
-        return Pane("alerts", "0", (Text(nothing, style=DIM),), news=False)
+        return PaneText("alerts", "0", (Text(nothing, style=DIM),), news=False)
     lines = [line for alert in found for line in _alert(alert, width, full=True)]
-    if len(lines) > height and not full:
+    if height is not None and len(lines) > height:
         lines = [line for alert in found for line in _alert(alert, width, full=alert.level == "trouble")]
-    if len(lines) > height >= MIN_LINES_WITH_MORE:
+    if height is not None and len(lines) > height >= MIN_LINES_WITH_MORE:
         lines = [*lines[: height - 1], Text("e shows all, with advice", style=DIM)]
-    return Pane("alerts", str(len(found)), tuple(lines))
+    return PaneText("alerts", str(len(found)), tuple(lines))
 
 
 def _alert(alert: Alert, width: int, *, full: bool) -> list[Text]:
@@ -96,22 +212,12 @@ def _alert(alert: Alert, width: int, *, full: bool) -> list[Text]:
     return lines + (wrapped(f"-> {alert.advice}", width - 3, DIM, "   ") if full else [])
 
 
-def settings(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Return the resolved configuration, from the scrolled line on."""
-    lines = [
-        Text(clean(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}"))
-        for key, value in leaves(snapshot.run.config).items()
-    ]
-    title = f"config of {RUNS[0]}" if snapshot.others else "config"
-    return scrolled(title, str(snapshot.run.paths.config), lines, height, snapshot.options.scroll)
-
-
-def times(snapshot: Snapshot, width: int, height: int) -> Pane:
+def times(snapshot: Snapshot, width: int, height: int) -> PaneText:
     """Return where the time of a step goes, as the mean of the last steps, the longest part first."""
     run = snapshot.run
     steps = run.recent("perf/step_s", MEAN_OVER)
     if not steps:
-        return Pane("step time", "", (Text("waiting for the first step", style=DIM),), news=False)
+        return PaneText("step time", "", (Text("waiting for the first step", style=DIM),), news=False)
     mean = fmean(steps)
     parts = {}
     for name in run.named("perf/", "_s"):
@@ -132,10 +238,10 @@ def times(snapshot: Snapshot, width: int, height: int) -> Pane:
         lines.append(
             Text(head).append(bar(seconds / mean, max(width - len(head) - 1, 1), ascii=snapshot.options.ascii), SKY)
         )
-    return Pane("step time", f"{mean:.2f} s, mean of {len(steps)}", tuple([*lines, *speed][:height]))
+    return PaneText("step time", f"{mean:.2f} s, mean of {len(steps)}", tuple([*lines, *speed][:height]))
 
 
-def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
+def workers(snapshot: Snapshot, width: int, height: int) -> PaneText:
     """Return state, version lag, speed, queue and bytes of each worker, and its last error with a hint.
 
     A worker is known by its id, which completions have under `worker`. From the newest line of metrics.jsonl:
@@ -149,7 +255,7 @@ def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
     run = snapshot.run
     names = run.workers()
     if not names:
-        return Pane("workers", "local", (Text("sampled by the trainer itself", style=DIM),), news=False)
+        return PaneText("workers", "local", (Text("sampled by the trainer itself", style=DIM),), news=False)
     columns = dict(WORKER_COLUMNS)
     for spare in SPARE_COLUMNS:
         if max(map(len, names)) + 1 + sum(columns.values()) > width:
@@ -175,7 +281,7 @@ def workers(snapshot: Snapshot, width: int, height: int) -> Pane:
             since = seconds_since(event.time, snapshot.now)
             ago = "" if since is None else f"{duration(since)} ago: "
             lines += wrapped(clean(f"{ago}{event.message}{hint}"), width, ORANGE, "  ")
-    return Pane("workers", f"{up}/{len(names)}", tuple(lines[:height]))
+    return PaneText("workers", f"{up}/{len(names)}", tuple(lines[:height]))
 
 
 def _row(columns: Mapping[str, int], cells: Mapping[str, str]) -> str:
@@ -217,15 +323,15 @@ def _bytes(value: float | None) -> str:
     return f"{value:.1f} TB"
 
 
-def constraints(snapshot: Snapshot, width: int, height: int) -> Pane:
+def constraints(snapshot: Snapshot, width: int, height: int) -> PaneText:
     """Return how each constraint of the stage stands, as the mean of the last steps: the share of rollouts that meet it
     (or the value), what it has to be, and the multiplier. The note is the reward that the constraints cost."""
     run, ascii = snapshot.run, snapshot.options.ascii
     lines = [line for one in _constraints_of(run) for line in _constraint(run, one, width, ascii=ascii)]
     if not lines:
-        return Pane("constraints", "", (Text("this stage has none", style=DIM),), news=False)
+        return PaneText("constraints", "", (Text("this stage has none", style=DIM),), news=False)
     costs = run.recent("constraint/cost", MEAN_OVER)
-    return Pane("constraints", f"cost {number(fmean(costs))} of reward" if costs else "", tuple(lines[:height]))
+    return PaneText("constraints", f"cost {number(fmean(costs))} of reward" if costs else "", tuple(lines[:height]))
 
 
 def _constraints_of(run: Run) -> tuple[Constraint, ...]:
@@ -259,8 +365,18 @@ def _constraint(run: Run, one: Constraint, width: int, *, ascii: bool) -> list[T
     return [Text.assemble(mark, text), Text(f"{state:>{width}}")]
 
 
-def run_log(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Return the messages of the run, the newest last; scrolling shows older ones. Each has its time of day, and a mark
+def settings(snapshot: Snapshot, _width: int) -> PaneText:
+    """Return the resolved configuration."""
+    lines = (
+        Text(clean(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}"))
+        for key, value in leaves(snapshot.run.config).items()
+    )
+    title = f"config of {RUNS[0]}" if snapshot.others else "config"
+    return PaneText(title, str(snapshot.run.paths.config), tuple(lines))
+
+
+def run_log(snapshot: Snapshot, width: int) -> PaneText:
+    """Return the messages of the run, the newest last, and how many there are. Each has its time of day, and a mark
     where it is a warning (!) or says how the run failed (!!); a line names each attempt. Below a failure is its
     traceback."""
     lines: list[Text] = []
@@ -280,8 +396,7 @@ def run_log(snapshot: Snapshot, width: int, height: int) -> Pane:
         lines += [Text(f"{'':{INDENT}}{clean(line)}"[:width], style=DIM) for line in more]
     warnings = sum(level != "note" for _, _, level, _, _ in events)
     note = f"{len(events)} message{'' if len(events) == 1 else 's'}" + (f", {warnings} marked" if warnings else "")
-    start = len(lines) - height - snapshot.options.scroll
-    return scrolled("log", note, lines or [Text("none yet", style=DIM)], height, start)
+    return PaneText("log", note, tuple(lines) or (Text("none yet", style=DIM),))
 
 
 def _entries(snapshot: Snapshot) -> list[tuple[tuple[str, int], str, str, int, str]]:
@@ -302,42 +417,7 @@ def _entries(snapshot: Snapshot) -> list[tuple[tuple[str, int], str, str, int, s
     return found
 
 
-def metrics_shown(snapshot: Snapshot) -> list[str]:
-    """Return the metrics whose names contain the filter, in any case: pinned ones first, then by name."""
-    wanted, pinned = snapshot.options.metric_query.lower(), snapshot.options.pinned
-    found = [name for name in snapshot.run.series if wanted in name.lower()]
-    return sorted(found, key=lambda name: (name not in pinned, name))
-
-
-def chosen_metric(snapshot: Snapshot) -> str | None:
-    """Return the metric under the bar; None if the filter leaves none."""
-    found = metrics_shown(snapshot)
-    return found[min(snapshot.options.metric_row, len(found) - 1)] if found else None
-
-
-def metrics(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Return a line for each metric: a mark if it is pinned, name, newest value, least, greatest, course."""
-    options, found, series = snapshot.options, metrics_shown(snapshot), snapshot.run.series
-    note = f"{len(found)} of {len(series)}" + (f"  /{options.metric_query}" if options.metric_query else "")
-    if not found:
-        nothing = f"no metric has {options.metric_query!r} in its name" if options.metric_query else "no step yet"
-        return Pane("metrics", note, (Text(nothing, style=ORANGE if options.metric_query else DIM),))
-    room = min(max(map(len, found)), MAX_NAME, max(width - 3 * VALUE_WIDTH - 12, 12)) + 1
-    head = f"  {'':<{room}}" + "".join(f"{title:>{VALUE_WIDTH}}" for title in ("newest", "least", "most"))
-
-    def row(place: int) -> Text:
-        name, one = found[place], series[found[place]]
-        pinned, shown = name in options.pinned, ending(clean(name), room - 1, ascii=options.ascii)
-        values = (one.last, one.low, one.high) if one.count else (one.last, None, None)
-        line = Text(f"{'*' if pinned else ' '} {shown:<{room}}", style=SKY if pinned else "")
-        line.append("".join(f"{number(value):>{VALUE_WIDTH}}" for value in values))
-        course = sparkline(snapshot, width - line.cell_len + VALUE_WIDTH, chart_named(name), name_width=0)
-        return line.append_text(course[VALUE_WIDTH * (1 + len(snapshot.others)) :])
-
-    return listed("metrics", note, head, len(found), min(options.metric_row, len(found) - 1), row, height)
-
-
-def sparklines(snapshot: Snapshot, width: int, height: int) -> Pane:
+def sparklines(snapshot: Snapshot, width: int, height: int) -> PaneText:
     """Return the charts of a small terminal, a line for each. There is a head above if there is room, or if there are
     several runs."""
     head = [_head(snapshot, width)] if snapshot.others or height > len(CHARTS) else []
@@ -348,7 +428,7 @@ def sparklines(snapshot: Snapshot, width: int, height: int) -> Pane:
     note, title = "  ".join([*levels, "1-9 enlarges"]), f"charts, reward: {rewarded(snapshot.run.weights())}"
     if snapshot.others or not snapshot.run.weights() or len(title) + len(note) + 6 > width:
         title = "charts"
-    return Pane(title, note, (*head, *lines)[:height])
+    return PaneText(title, note, (*head, *lines)[:height])
 
 
 def _head(snapshot: Snapshot, width: int) -> Text:
@@ -360,7 +440,7 @@ def _head(snapshot: Snapshot, width: int) -> Text:
         line += "".join(f" {name:<{room}}" for name in names)
     elif room >= MIN_SPARKLINE and snapshot.run.row:
         axis = Axis(snapshot.run, snapshot.options.unit)
-        first, last = (axis.label(axis.place(step)) for step in window(snapshot))
+        first, last = (axis.label(axis.place(step)) for step in in_view(snapshot))
         last = f"step {last}" if axis.unit == "step" else last
         line += f" {first}{last:>{max(room - len(first), 1)}}"
     return Text(line, style=DIM)

@@ -13,32 +13,20 @@ from smolsum.runs.reader import Run
 from smolsum.runs.samples import clean
 from smolsum.runs.state import TROUBLE, RunState, mean_step, pace, progress, run_state
 from smolsum.watch.curves import RUNS, rewarded
-from smolsum.watch.pane_text import (
-    CURVES,
-    DIM,
-    NAME_WIDTH,
-    ORANGE,
-    RED,
-    VALUE_WIDTH,
-    Pane,
-    cut,
-    ending,
-    number,
-    scrolled,
-    wrapped,
-)
-from smolsum.watch.snapshot import Snapshot
+from smolsum.watch.formats import CURVES, NAME_WIDTH, ORANGE, RED, VALUE_WIDTH, Rows, ending, number
+from smolsum.watch.model import Snapshot
 
 BETTER = {"higher": ("↑", "^"), "lower": ("↓", "v"), "": ("", "")}
 """Marks of the direction that is better, also without Unicode."""
 CHANGE = "change"
 PLACE = "run."
 """Beginning of settings that say where a run is kept, and differ always."""
-MIN_NAME, MIN_CELL, MAX_CELL, MIN_KEY, MAX_KEY = 12, 6, 40, 16, 36
+MAX_CELL = 40
+"""Characters of a setting or result of a compared run."""
 BEST = "*"
 
 
-def results(snapshot: Snapshot, width: int, height: int) -> Pane:
+def results(snapshot: Snapshot, width: int) -> Rows:
     """Return what the stages did to the model: a row for each headline metric; columns for the start, each stage, the
     change from the first to the last, and the newest validation, as many from the right as there is room for."""
     run = snapshot.run
@@ -59,24 +47,25 @@ def results(snapshot: Snapshot, width: int, height: int) -> Pane:
     if not columns:
         hopeful = snapshot.run_state.hopeful
         nothing = "the model as it starts is being measured" if hopeful else "this run measured nothing"
-        return Pane(title, "", tuple(wrapped(nothing, width, DIM)))
+        return Rows(title, "", [""], [[nothing]])
     infos = {one.name: one for one in run.newest_result[1].measures}
     titles = {metric: clean(title) for metric, title in {"reward": "reward", **run.headlines}.items()}
     known = [metric for metric in titles if any(row.get(metric) is not None for row in columns.values())]
-    sizes = {label: max(len(label), VALUE_WIDTH - 2) + 2 for label in columns}
-    while len(columns) > 1 and NAME_WIDTH + sum(sizes[label] for label in columns) > width:
+    while len(columns) > 1 and NAME_WIDTH + sum(max(len(label), VALUE_WIDTH - 2) + 2 for label in columns) > width:
         del columns[next(iter(columns))]
-    head = f"{'':<{NAME_WIDTH}}" + "".join(f"{clean(label):>{sizes[label]}}" for label in columns)
-    lines = [Text(head, style=DIM)]
+    rows = []
     for metric in known:
         one = infos.get(metric, MeasureInfo(metric, titles[metric], form=""))
         mark = BETTER[one.better][snapshot.options.ascii]
-        cells = "".join(f"{_cell(row.get(metric), one, label):>{sizes[label]}}" for label, row in columns.items())
-        lines.append(Text(f"{f'{titles[metric][: NAME_WIDTH - 2]} {mark}':<{NAME_WIDTH}}{cells}"))
-    lines += [Text(f"stage {clean(stage)}: from {clean(origin)}", style=DIM) for stage, origin in run.reused.items()]
+        rows.append(
+            [f"{titles[metric]} {mark}", *(_cell(row.get(metric), one, label) for label, row in columns.items())]
+        )
+    rows += [
+        [f"stage {clean(stage)}: from {clean(origin)}", *[""] * len(columns)] for stage, origin in run.reused.items()
+    ]
     step = run.series["validation/reward"].last_step if "validation/reward" in run.series else None
     note = "greedy, test split" + (f"; validation of step {step}" if "validation" in columns and step else "")
-    return Pane(title, f"{note}; start: {part} so far" if part else note, tuple(lines[:height]))
+    return Rows(title, f"{note}; start: {part} so far" if part else note, ["", *map(clean, columns)], rows)
 
 
 def _cell(value: float | None, measure: MeasureInfo, label: str) -> str:
@@ -141,36 +130,26 @@ def compared_in_head(snapshot: Snapshot, room: int) -> Text:
     return line
 
 
-def states(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Return a line for each run: letter, name, state, stage, step, newest reward, time so far, time left; then why one
-    failed, and what helps."""
-    ascii, runs = snapshot.options.ascii, _runs_of(snapshot)
-    rows, problems = [["state", "stage", "step", "reward", "elapsed", "eta"]], []
-    for letter, _, run, at in runs:
+def states(snapshot: Snapshot, _width: int) -> Rows:
+    """Return a row for each run: letter, name, state, stage, step, newest reward, time so far, time left, and why one
+    failed with what helps."""
+    rows: list[list[str | Text]] = []
+    for letter, colour, run, at in _runs_of(snapshot):
         took = pace(run, at, snapshot.now)
         times = ["-" if seconds is None else duration(seconds) for seconds in (took.elapsed_s, took.eta_s)]
-        state = f"{at.mark(ascii)} {at.state}"
-        rows.append([state, clean(run.stage)[:12], progress(run), number(run.last("reward")), *times])
-        if at.detail:
-            hint = f"  -> {clean(at.hint)}" if at.hint else ""
-            style = RED if at.state in TROUBLE else ORANGE
-            problems.append(cut(Text(f"{letter} {clean(at.detail)}{hint}", style), width, ascii=ascii))
-    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    head, *cells = (
-        "".join(f"  {cell:{'<' if n < 2 else '>'}{sizes[n]}}" for n, cell in enumerate(row)) for row in rows
-    )
-    room = max(width - 2 - len(head), MIN_NAME)
-    lines = [Text(f"  {'run':<{room}}{head}", style=DIM)]
-    for row, (letter, colour, run, at) in zip(cells, runs, strict=True):
-        name = ending(clean(run.paths.name), room, ascii=ascii)
         style = RED if at.state in TROUBLE else ""
-        lines.append(Text.assemble((f"{letter} {name:<{room}}", f"bold {colour}"), (row, style)))
-    return Pane("runs", "r, return: one run alone", tuple([*lines, *problems][:height]))
+        state = Text(f"{at.mark(snapshot.options.ascii)} {at.state}", style)
+        name = Text(f"{letter} {clean(run.paths.name)}", f"bold {colour}")
+        hint = f"  -> {clean(at.hint)}" if at.detail and at.hint else ""
+        problem = Text(f"{clean(at.detail)}{hint}", style or ORANGE)
+        rows.append([name, state, clean(run.stage), progress(run), number(run.last("reward")), *times, problem])
+    titles = ["run", "state", "stage", "step", "reward", "elapsed", "eta", "what is wrong"]
+    return Rows("runs", "r, return: one run alone", titles, rows, left=("run", "state", "stage", "what is wrong"))
 
 
-def differences(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Return the settings that are not the same in all runs, a line for each, from the scrolled one on. Those of a
-    stage are compared between the runs that have it."""
+def differences(snapshot: Snapshot, _width: int) -> Rows:
+    """Return the settings that are not the same in all runs, a row for each. Those of a stage are compared between the
+    runs that have it."""
     settings = []
     for run in (snapshot.run, *snapshot.others):
         stages = run.settings.stages
@@ -179,10 +158,8 @@ def differences(snapshot: Snapshot, width: int, height: int) -> Pane:
     keys = [key for key in dict.fromkeys(key for one in settings for key in one) if not key.startswith(PLACE)]
     rows = {key: [_value(one, key) for one in settings] for key in keys if _differs(key, settings)}
     if not rows:
-        return Pane("settings that differ", "0", (Text("all runs have the same settings", style=DIM),))
-    lines = _table(snapshot, rows, width)
-    note = "" if len(lines) > height else str(len(rows))
-    return scrolled("settings that differ", note, lines, height, snapshot.options.scroll, head=1)
+        return Rows("settings that differ", "0", [""], [["all runs have the same settings"]])
+    return _by_run("settings that differ", str(len(rows)), snapshot, rows)
 
 
 def _differs(key: str, settings: Sequence[Mapping[str, object]]) -> bool:
@@ -201,8 +178,8 @@ def _value(settings: Mapping[str, object], key: str) -> str:
     return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 
-def comparison(snapshot: Snapshot, width: int, height: int) -> Pane:
-    """Return the newest evaluation of each run on the test split, the newest validation and the speed, a line for each
+def comparison(snapshot: Snapshot, _width: int) -> Rows:
+    """Return the newest evaluation of each run on the test split, the newest validation and the speed, a row for each
     metric. A star marks the best value of an evaluation, where a metric has a direction and the prompts are the
     same."""
     runs = [snapshot.run, *snapshot.others]
@@ -234,11 +211,10 @@ def comparison(snapshot: Snapshot, width: int, height: int) -> Pane:
             rows[f"validation: {title}"] = [f"{_shown(value, form)} " for value in values]
     rows["training: reward"] = [f"{number(run.last('reward'))} " for run in runs]
     rows["seconds a step"] = [f"{number(mean_step(run))} " for run in runs]
-    lines = _table(snapshot, rows, width)
-    if not comparable:
-        lines.append(Text("evaluated on different test prompts: not comparable", style=ORANGE))
     note = f"newest of each run{f', {BEST} best' if starred else ''}"
-    return scrolled("results", note, lines, height, snapshot.options.scroll, head=1)
+    if not comparable:
+        note = "evaluated on different test prompts: not comparable"
+    return _by_run("results", note, snapshot, rows)
 
 
 def _same_prompts(summaries: Sequence[Summary]) -> bool:
@@ -257,16 +233,8 @@ def _best(values: Sequence[float | None], better: str) -> int | None:
     return (max if better == "higher" else min)(known, key=lambda place: known[place])
 
 
-def _table(snapshot: Snapshot, rows: Mapping[str, Sequence[str]], width: int) -> list[Text]:
-    """A head with the letters, and a line for each row, with a column for each run; cells that are too wide show their
-    ends."""
-    runs, ascii = _runs_of(snapshot), snapshot.options.ascii
-    cell = max(MIN_CELL, min(MAX_CELL, max(len(one) for cells in rows.values() for one in cells)))
-    key = min(max(map(len, rows)), MAX_KEY, max(width - len(runs) * (cell + 1), MIN_KEY))
-    cell = max(min(cell, (width - key) // len(runs) - 1), 1)
-    head = [(f" {letter:>{cell}}", f"bold {colour}") for letter, colour, _, _ in runs]
-    lines = [Text.assemble(" " * key, *head)]
-    for title, cells in rows.items():
-        shown = "".join(f" {ending(one, cell, ascii=ascii):>{cell}}" for one in cells)
-        lines.append(Text(f"{ending(title, key, ascii=ascii):<{key}}{shown}"))
-    return lines
+def _by_run(title: str, note: str, snapshot: Snapshot, rows: Mapping[str, Sequence[str]]) -> Rows:
+    """A column for each run; cells that are too wide show their ends."""
+    ascii = snapshot.options.ascii
+    cells = [[name, *(ending(one, MAX_CELL, ascii=ascii) for one in values)] for name, values in rows.items()]
+    return Rows(title, note, ["", *(letter for letter, *_ in _runs_of(snapshot))], cells)

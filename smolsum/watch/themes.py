@@ -23,7 +23,7 @@ from textual.filter import LineFilter
 from textual.theme import Theme
 
 from smolsum.errors import UsageError
-from smolsum.watch.pane_text import DIM, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW
+from smolsum.watch.formats import DIM, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW
 
 Choice = Literal["auto", "dark", "light"]
 VARIABLE = "SMOLSUM_THEME"

@@ -1,5 +1,7 @@
 """`smolsum runs`: which runs, in which order, what they differ in, and how they are deleted."""
 
+import json
+import os
 from functools import partial
 from pathlib import Path
 
@@ -8,7 +10,7 @@ from support.calls import Call, done
 from support.disks import mounted
 from support.refusals import assert_refused
 from support.terminals import Terminal
-from support.watching import evaluate, make_run
+from support.watching import evaluate, make_run, status
 
 from smolsum.runs.paths import RunPaths, acquire
 
@@ -48,6 +50,8 @@ def test_selected_by_name_and_state(call: Call, three: list[RunPaths]) -> None:
         (["--state=gone"], "no run is in the state 'gone'"),
         (["--sort=metoer"], "no column 'metoer' to sort by"),
         (["--settings", "a-1"], "fewer than two are selected"),
+        (["--since=yesterday"], "'yesterday' is no time with its zone"),
+        (["--since=2026-11-20T09:00:00Z", "--delete", "a-1"], "--since and --delete cannot be combined"),
         (["--delete"], "would delete everything"),
         (["--delete", "a-1"], "--delete asks before it deletes 1 folder\n"),
         (["--delete", "a-*"], "--delete asks before it deletes 2 folders"),
@@ -104,3 +108,18 @@ def test_deleting_asks_first(three: list[RunPaths], tmp_path: Path) -> None:
             terminal.send(answer)
             assert terminal.code() == (0 if deleted else 130)
         assert three[0].root.is_dir() is not deleted
+
+
+def test_what_changed_since_a_time(call: Call, three: list[RunPaths]) -> None:
+    """Only that, and what is STALE, which changes no file. The answer has the time for the next question."""
+    status(three[1].root, "running", 60, 80)
+    for path in three[0].root.parent.rglob("*"):
+        os.utime(path, (0, 0))
+    now = json.loads(call("--json")[1])["now"]
+    assert names(call(f"--since={now}")[1]) == ["a-2"]
+    three[2].events.touch()
+    found = json.loads(call("--json", f"--since={now}")[1])
+    assert sorted(one["name"] for one in found["runs"]) == ["a-2", "b-1"]
+    assert found["now"] > now
+    three[2].events.unlink()
+    assert call("a-1", f"--since={now}")[1:] == ("", f"nothing changed since {now}\n")

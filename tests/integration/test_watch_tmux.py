@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from smolsum.files import read_jsonl
-from smolsum.watch.pane_text import number
+from smolsum.watch.formats import number
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")]
 PATIENCE_S = 1800.0
@@ -82,23 +82,30 @@ def test_beside_a_training(terminal: Terminal, tmp_path: Path) -> None:
 
     terminal.keys("Space")
     until(lambda: state(run)["state"] == "paused")
-    page = terminal.until("PAUSED")
+    terminal.until("PAUSED")
     last = read_jsonl(run / "metrics.jsonl")[-1]
-    page = terminal.until(f"step {last['step']}/")
+    terminal.until(f"step {last['step']}/")
     for key in ("reward", "completions/mean_length", "loss", "grad_norm"):
-        assert number(last[key]) in page, (key, last[key], page)
+        terminal.until(number(last[key]))
     first = json.loads((run / "completions" / f"step-{last['step']:06}.jsonl").read_text().splitlines()[0])
-    assert f"{len(first['token_ids']) - 1}" in page
-    assert f"{first['advantage']:+.2f}" in page
+    terminal.until(f"{len(first['token_ids']) - 1}")
+    terminal.until(f"{first['advantage']:+.2f}")
     terminal.keys("Tab", "Tab")
-    page = terminal.until("[metrics]")
-    for key in ("reward", "reward_std", "entropy", "perf/rollout_s"):
-        assert number(last[key]) in next(line for line in page.splitlines() if f" {key} " in line), (key, page)
+    terminal.until("╭─ metrics ")
+    for key in ("reward", "reward_std", "entropy", "perf/rollout_s"):  # filtered: a real run has more than fit
+        terminal.keys("/")
+        terminal.until("metrics with this in their name")
+        terminal.keys(*key, "Enter")
+        terminal.until(f"/{key} ")
+        row = next(line for line in terminal.until(f" {key} ").splitlines() if f" {key} " in line)
+        assert number(last[key]) in row
+        terminal.keys("Escape")  # which a terminal tells from the beginning of another key by the time after it alone
+        until(lambda key=key: f"/{key} " not in terminal.text())
     terminal.keys("BTab", "BTab")
-    terminal.until("[overview]")
+    terminal.until("╭─ loss ")
     for width, height in ((80, 24), (200, 60), (120, 40)):
         terminal.resize(width, height)
-        terminal.until("[summary]" if width == 80 else "[overview]")
+        terminal.until("╭─ charts" if width == 80 else "╭─ loss ")
         assert f"step {last['step']}/" in terminal.until("PAUSED")
 
     terminal.keys("Space")

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -15,7 +16,7 @@ PATIENCE_S = 900.0
 
 
 class Terminal:
-    """`smolsum` with these arguments on a pseudo-terminal of 100 x 30; what it writes is kept in `text`."""
+    """`smolsum` with these arguments on a pseudo-terminal of 100 x 30; `text` is what it writes, without colours."""
 
     def __init__(self, arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
         self._master, slave = pty.openpty()
@@ -27,7 +28,7 @@ class Terminal:
             preexec_fn=_own_terminal,
         )  # fmt: skip
         os.close(slave)
-        self.text = ""
+        self._written = ""
 
     def __enter__(self) -> Self:
         return self
@@ -62,8 +63,12 @@ class Terminal:
             content = os.read(self._master, 1 << 16)
         except OSError:  # Linux says so when the last writer is gone
             return False
-        self.text += content.decode("utf-8", "replace")
+        self._written += content.decode("utf-8", "replace")
         return bool(content)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\x1b\[[0-9;]*m", "", self._written)
 
 
 def _own_terminal() -> None:

@@ -14,15 +14,19 @@ from textual.pilot import Pilot
 
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
-from smolsum.watch.app import WatchApp
+from smolsum.watch.app import WatchApp, settled
 
 ROUNDS = 6
-"""so often a message may set off another, as a key does that opens a dialog, which loads, and takes the keys"""
+"""turns of the loop in which nothing is left to do, until what was set off is done"""
 Script = Callable[[WatchApp, Pilot[None]], Awaitable[None]]
 
 
 class Gone(str):
     """A text that the screen is to lose."""
+
+
+class On(str):
+    """The name of the page that is to be open."""
 
 
 class Click(NamedTuple):
@@ -52,18 +56,20 @@ or a fact that holds of the view."""
 
 
 def drive(app: WatchApp, script: Script, size: tuple[int, int] = (120, 40)) -> WatchApp:
-    """Runs the app with a script of keys. Each key waits until what it set off is done, where Textual's own pilot
-    waits until the processor seems idle."""
-    pilot: Pilot[None]
+    """Runs the app with a script of keys. Each key waits until no widget has a message and the screen nothing to draw,
+    where Textual's own pilot waits until the processor seems idle."""
 
     async def settle(*_: object) -> None:
-        for _round in range(ROUNDS):
+        quiet = 0
+        while quiet < ROUNDS:
             await asyncio.sleep(0)
-            await pilot._wait_for_screen(PATIENCE_S)
+            busy = any(one.is_running and one.message_queue_size for one in (app, *app._registry))
+            quiet = 0 if busy else quiet + 1
+            if quiet == ROUNDS // 2 and app.is_running:
+                app.screen._on_timer_update()  # what waits for the next drawing
 
     async def run() -> None:
-        nonlocal pilot
-        async with app.run_test(size=size) as pilot:
+        async with app.run_test(size=size, notifications=True) as pilot:
             await pilot.pause()
             await script(app, pilot)
 
@@ -91,7 +97,12 @@ async def walk(app: WatchApp, pilot: Pilot[None], *steps: Step) -> None:
             if callable(outcome):
                 assert outcome(app), f"after {deed!r}:\n{screen(app)}"
             elif isinstance(outcome, Looks):
+                await settled(app, pilot)
                 golden(outcome, screen(app))
+            elif isinstance(outcome, On):
+                await until(
+                    pilot, lambda page=outcome: app.at == page, lambda page=outcome: f"{page!r} is not {app.at}"
+                )
             else:
                 await shown(app, pilot, outcome, gone=isinstance(outcome, Gone))
 
@@ -106,6 +117,8 @@ async def until(pilot: Pilot[None], met: Callable[[], bool], told: Callable[[], 
     end = time.monotonic() + PATIENCE_S
     await pilot.pause()
     while not met():
+        if pilot.app._exception is not None:  # the view has failed, and nothing more will come
+            raise pilot.app._exception
         assert time.monotonic() < end, told()
         await pilot.pause(0.02)
 

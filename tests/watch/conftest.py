@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from support.training import PATIENCE_S
 
-from smolsum.watch import dialogs, view
+from smolsum.watch import runs_list, view
 
 
 @pytest.fixture(autouse=True)
@@ -22,8 +22,7 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The view draws each change at once, looks for changes all the time, and says a sentence until the next one."""
-    monkeypatch.setattr(view, "REDRAW_S", 0.0)
     monkeypatch.setattr(view, "POLL_S", 0.1)
     monkeypatch.setattr(view, "FIRST_LOOK_S", PATIENCE_S)
     monkeypatch.setattr(view, "SAY_S", PATIENCE_S)
-    monkeypatch.setattr(dialogs, "REFRESH_S", 0.1)
+    monkeypatch.setattr(runs_list, "REFRESH_S", 0.1)

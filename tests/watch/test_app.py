@@ -5,23 +5,23 @@ import shutil
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
-from support.views import Click, Gone, Looks, alive, drive, play, shown, until, walk
+from support.views import Click, Gone, Looks, On, alive, drive, play, shown, until, walk
 from support.watching import append, golden, make_run, row, screen, stamp, status
 from textual.color import Color
+from textual.events import Key, MouseScrollUp
 from textual.pilot import Pilot
-from textual.strip import Strip
 
 from smolsum.files import to_json
 from smolsum.runs.control import is_requested
-from smolsum.runs.reader import Run
-from smolsum.watch import layout, view
-from smolsum.watch.app import WatchApp
-from smolsum.watch.layout import plain_page
-from smolsum.watch.snapshot import ViewOptions
-from smolsum.watch.view import Canvas
+from smolsum.runs.reader import Run, read_run
+from smolsum.watch.app import WatchApp, plain_page, settled
+from smolsum.watch.charts import RunChart
+from smolsum.watch.formats import Rows
+from smolsum.watch.model import Snapshot, ViewOptions
+from smolsum.watch.pages import PAGES
+from smolsum.watch.widgets import RowTable, TextView
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
@@ -30,18 +30,25 @@ def test_screens(tmp_path: Path, size: tuple[int, int]) -> None:
     paths = make_run(tmp_path)
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await settled(app, pilot)
         text = screen(app)
         golden(f"screen-{size[0]}x{size[1]}.txt", text)
-        assert text.splitlines()[:-1] == plain_page(app.watched, (), ViewOptions(), *size)
+        shown.append(text.splitlines()[:-1])
 
+    shown: list[list[str]] = []
     drive(WatchApp(Run(paths)), script, size)
+    assert shown == [plain_page(read_run(paths), (), ViewOptions(), size)]
 
 
-def test_pages_by_tab(tmp_path: Path) -> None:
-    names = ("charts", "metrics", "completions", "results", "advice", "log", "config", "overview")
+def test_pages_by_key_and_mouse(tmp_path: Path) -> None:
+    """A click on the name of a page opens it, as tab does; one on a key is that key."""
+    names = ("charts", "metrics", "completions", "results", "alerts", "log", "config", "overview")
     play(
         make_run(tmp_path),
-        *(("tab", f"[{page}]") for page in names),
+        *((Click(3, 0, page), On(page)) for page in ("results", "overview")),
+        (Click(0, 0, "help"), "quit the view; the run continues"),
+        ("question_mark", Gone("quit the view; the run continues")),
+        *(("tab", On(page)) for page in names),
         ("shift+tab", "optimizer.max_grad_norm = 1.0"),
         ("2", "target 64, within 59-69", Gone("grad norm")),
         ("escape", "grad norm"),
@@ -49,13 +56,13 @@ def test_pages_by_tab(tmp_path: Path) -> None:
 
 
 def test_resize(tmp_path: Path) -> None:
-    """The page follows the terminal; pages that it no longer has give way to the first."""
+    """The page follows the terminal."""
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await walk(app, pilot, ("tab", "[charts]"))
-        for size, text in (((80, 24), "[charts]"), ((60, 15), "1-9 enlarges"), ((200, 60), "[overview]")):
+        await walk(app, pilot, ("tab", On("charts")))
+        for size in ((80, 24), (60, 15), (200, 60)):
             await pilot.resize_terminal(*size)
-            await shown(app, pilot, text)
+            await shown(app, pilot, "reward")
             await until(pilot, lambda width=size[0]: max(map(len, screen(app).splitlines())) <= width)
 
     drive(WatchApp(Run(make_run(tmp_path))), script)
@@ -75,12 +82,19 @@ def test_follows_a_run(tmp_path: Path) -> None:
 
 
 def test_browser(tmp_path: Path) -> None:
+    """By key and mouse: a click selects the row under the pointer, one on the head sorts."""
     play(
         make_run(tmp_path),
-        ("tab tab tab s s j", "by length", "rollout 2"),
+        ("tab tab tab", On("completions")),
+        (Click(20, 0, "│ 3 "), "rollout 3 "),
+        (Click(20, -2, "│ 3 "), "rollout 1 "),
+        (Click(20, -1, "│ 1 "), "by tokens"),
+        ("s j", "by length", "rollout 2"),
         ("n", "prompt 2/2"),
         ("p d", "changed since step 1"),
-        ("slash =landlord enter", "/landlord"),
+        ("slash", "the number of a prompt (17)"),
+        ("=landlord", "\nlandlord\n"),
+        ("enter", "/landlord"),
         ("escape", Gone("/landlord")),
     )
 
@@ -91,7 +105,7 @@ def test_pause_and_stop(tmp_path: Path) -> None:
     rests = {"state": "paused", "step": 61, "total": 80, "heartbeat": datetime.now(UTC).isoformat()}
     play(
         paths,
-        ("space", "PAUSING", "its step is finished and saved first  -> space takes it back", "space resume  S stop"),
+        ("space", "PAUSING", "its step is finished and saved first  -> space takes it back", "space resume S stop"),
         ("", lambda _: is_requested(paths, "pause")),
         (lambda: status(paths.root, **rests), "PAUSED", "safe to kill  -> space resumes", Gone(" eta ")),
         ("space", "the run continues", lambda _: not is_requested(paths, "pause")),
@@ -111,9 +125,9 @@ def test_asks_nothing_of_others(tmp_path: Path, readonly: bool) -> None:
 
     def offers_neither(app: WatchApp) -> bool:
         keys = screen(app).splitlines()[-1]
-        return "space" not in keys and "S stop" not in keys and ("the run continues" in keys) is readonly
+        return "space" not in keys and "S stop" not in keys and "q quit" in keys
 
-    play(paths, ("", offers_neither), ("space", why), ("S", why), readonly=readonly)
+    play(paths, ("", "q quit", offers_neither), ("space", why), ("S", why), readonly=readonly)
     assert not is_requested(paths, "pause")
 
 
@@ -126,8 +140,8 @@ def test_crash_and_vanishing(tmp_path: Path) -> None:
     failed = partial(status, folder, "failed", 60, 80, hint="free space")
     play(
         paths,
-        ("", "RUNNING"),
-        (long_ago, "STALE", "-> smolsum train --resume", "!! no heartbeat"),
+        ("", "RUNNING", "S stop"),
+        (long_ago, "STALE", "-> smolsum train --resume", "!! no heartbeat", Gone("S stop")),
         (partial(failed, error="the disk is full"), "FAILED", "the disk is full  -> free space"),
         (partial(failed, error="a word " * 40), "a word…\n"),
         (lambda: shutil.rmtree(folder), "GONE", "step 60/80"),
@@ -142,35 +156,26 @@ def test_each_way_out_ends_the_view_and_asks_nothing_of_the_run(tmp_path: Path, 
 
 
 def test_redraws_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty keys within a quarter of a second are one drawing, at its end; a key after it is drawn at once."""
-    drawn: list[float] = []
-    draw = WatchApp._draw
+    """Twenty keys at once are one drawing; without a change nothing is drawn."""
+    drawn: list[object] = []
+    show = RunChart.show
 
-    def counted(app: WatchApp) -> None:
-        drawn.append(clock.monotonic())
-        draw(app)
+    def counted(chart: RunChart, snapshot: Snapshot) -> None:
+        drawn.append(chart)
+        show(chart, snapshot)
 
-    monkeypatch.setattr(WatchApp, "_draw", counted)
-    clock = Mock(monotonic=Mock(return_value=1000.0))
-    monkeypatch.setattr(view, "time", clock)
-    monkeypatch.setattr(view, "REDRAW_S", 0.25)
-    timers: list[float] = []
+    monkeypatch.setattr(RunChart, "show", counted)
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: not app._waiting)
-        app.set_timer = lambda wait, _: timers.append(wait)  # type: ignore
-        clock.monotonic.return_value += 0.1
+        await pilot.pause()
         drawn.clear()
+        app._poll()
+        await pilot.pause()
+        assert drawn == []
         for _ in range(20):
             app.action_log()
-        assert (drawn, timers) == ([], [pytest.approx(0.15)])
-        clock.monotonic.return_value += 0.15
-        app._draw()
-        for _ in range(2):
-            clock.monotonic.return_value += 0.25
-            app.action_log()
-        assert len(drawn) == 3
-        assert len(timers) == 1
+        await pilot.pause()
+        assert len(drawn) == len(set(drawn)) > 4
 
     drive(WatchApp(Run(make_run(tmp_path))), script)
 
@@ -190,9 +195,20 @@ def test_no_color(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drive(WatchApp(Run(make_run(tmp_path))), script)
 
 
-def test_help_covers_the_view_until_any_key(tmp_path: Path) -> None:
-    known = "pause the run after its step"
-    play(make_run(tmp_path), ("question_mark", known, Looks("help.txt")), ("x", Gone(known)))
+def test_help_and_palette(tmp_path: Path) -> None:
+    """Help has all keys of the page, beside it, until the key comes again, or escape; the palette has every action by
+    its name."""
+    known = "quit the view; the run continues"
+    play(
+        make_run(tmp_path),
+        ("question_mark", known, Looks("help.txt")),
+        ("question_mark", Gone(known)),
+        ("question_mark", known),
+        ("escape", Gone(known)),
+        ("ctrl+p",),
+        ("=smooth", "lines, over the measured ones"),
+        ("enter enter", "smooth 0.6"),
+    )
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -201,23 +217,27 @@ def test_keys_of_every_page(tmp_path: Path, size: tuple[int, int]) -> None:
     paths = alive(tmp_path)
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        for page in layout.pages(*size):
-            await shown(app, pilot, f"[{page}]")
-            keys = screen(app).splitlines()[-1]
-            assert all(f"  {key}" in keys for key in ("tab page", "space pause", "S stop", "q quit")), keys
-            assert len(keys) <= size[0]
-            own = {"charts": "1-9 enlarge  + - zoom", "metrics": "/ find", "completions": "/ find", "log": "scroll"}
-            assert own.get(page, "") in keys, keys
+        for page in [name for name in PAGES if name not in ("compare", "chart")]:
+            own = {"charts": "1-9 enlarge", "metrics": "/ find", "completions": "/ find"}.get(page, "")
+            for key in ("tab page", "space pause", "S stop", "q quit", own):
+                await until(pilot, lambda page=page, key=key: app.at == page and key in screen(app).splitlines()[-1])
             await pilot.press("tab")
         await pilot.press("4")
-        await shown(app, pilot, "esc back  space pause  S stop")
+        await shown(app, pilot, "esc back")
 
     drive(WatchApp(Run(paths)), script, size)
 
 
-@pytest.mark.parametrize("key", ["S", "question_mark", "slash"])
-def test_no_page_turns_behind_a_dialog(tmp_path: Path, key: str) -> None:
-    play(alive(tmp_path), (key,), ("tab shift+tab tab escape", "[overview]"))
+def test_no_page_turns_behind_a_dialog(tmp_path: Path) -> None:
+    play(
+        alive(tmp_path),
+        ("S", "Type stop to stop it."),
+        ("tab shift+tab tab escape", On("overview"), "not stopped"),
+        ("r", "type to filter by name"),
+        ("tab shift+tab tab escape", On("overview"), Gone("type to filter by name")),
+        ("slash", "the number of a prompt (17)"),
+        ("tab shift+tab tab", On("completions")),
+    )
 
 
 def test_charts_by_key_and_mouse(tmp_path: Path) -> None:
@@ -237,31 +257,11 @@ def test_charts_by_key_and_mouse(tmp_path: Path) -> None:
             ("x x y", "no logarithmic scale"),
             ("w", "loss smooth 0.6"),
             (Click(9, 12), "at step 1:"),
-            (lambda: app.on_canvas_pressed(app._canvas.Pressed("up", 9, 12)), "step 30"),
-            ("escape", Gone("esc back")),
-            (Click(100, 8, times=2), "esc back", lambda app: app.options.chart == "chart2"),
         )
-
-    drive(WatchApp(Run(make_run(tmp_path))), script)
-
-
-def test_only_lines_that_changed_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key that changes one line of a page does not send the others again."""
-    drawn: list[int] = []
-    render = Canvas.render_line
-
-    def counted(canvas: Canvas, y: int) -> Strip:
-        drawn.append(y)
-        return render(canvas, y)
-
-    monkeypatch.setattr(Canvas, "render_line", counted)
-
-    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: set(drawn) == set(range(40)))
-        drawn.clear()
-        app.say("a sentence")
-        await shown(app, pilot, "a sentence")
-        assert set(drawn) <= {0, 1, 38}
+        await pilot._post_mouse_events([MouseScrollUp], offset=(9, 12))
+        await walk(
+            app, pilot, ("", "step 30"), ("escape", On("overview")), (Click(100, 8, times=2), On("chart"), "╭─ loss")
+        )
 
     drive(WatchApp(Run(make_run(tmp_path))), script)
 
@@ -272,46 +272,26 @@ def test_all_metrics(tmp_path: Path) -> None:
     play(
         make_run(tmp_path),
         ("tab tab", f"{known} of {known}"),
-        ("slash =MEAN_L enter", f"2 of {known}"),
-        ("down v", f"* {name}"),
-        ("enter", "esc back", f"╭─ {name}", lambda app: app.options.chart == f"metric:{name}"),
-        ("escape tab", "╭─ validation/completions/mean_l"),
-        ("tab slash =entropy enter", f"1 of {known}"),
-        (Click(10, 4, times=2), "╭─ entropy"),
+        ("slash", "metrics with this in their name"),
+        ("=MEAN_L", "\nMEAN_L\n"),
+        ("enter", f"2 of {known}"),
+        ("down v", f"*  {name}"),
+        ("enter", On("chart"), f"╭─ {name}"),
+        ("escape tab", On("charts"), "╭─ validation/completions/mean_l"),
+        ("tab slash", On("metrics")),
+        ("backspace " * 6 + "=entropy enter", f"1 of {known}"),
+        (Click(10, 0, " entropy "), On("metrics")),
+        (Click(10, 0, " entropy "), "╭─ entropy"),
     )
 
 
-def test_a_click_on_the_name_of_a_page_opens_it(tmp_path: Path) -> None:
-    """As tab does; a click on a key does nothing."""
-    steps = [(Click(3, 0, page), f"[{page}]") for page in ("results", "overview")]
-    play(make_run(tmp_path), *steps, (Click(0, 0, "help"), "[overview]"))
-
-
-def test_a_click_selects_a_rollout(tmp_path: Path) -> None:
-    """The row under the pointer; a click on the head sorts; one below the rows does nothing."""
-    play(
-        make_run(tmp_path),
-        ("tab tab tab", "[completions]"),
-        (Click(20, 0, "│   3 "), "rollout 3 "),
-        (Click(20, 4, ">  3 "), "rollout 3 "),
-        (Click(20, -2, ">  3 "), "rollout 1 "),
-        (Click(20, -1, ">  1 "), "by tokens"),
-    )
-
-
-def test_a_search_does_not_scroll_other_pages(tmp_path: Path) -> None:
-    """Lines above a first hit are there for completions only."""
-    seen: list[str] = []
-    play(
-        make_run(tmp_path),
-        ("slash =heating enter", "/heating"),
-        ("o", "[config]", lambda app: not seen.append(screen(app))),
-        ("pageup up", lambda app: (app.options.scroll, screen(app)) == (0, seen[0])),
-    )
+def test_all_metrics_in_a_small_terminal(tmp_path: Path) -> None:
+    """Names are cut so that the course has its place."""
+    play(make_run(tmp_path), ("tab tab", " course ", "…pletions/repeated_trigrams "), size=(80, 24))
 
 
 def test_log_page(tmp_path: Path) -> None:
-    """One key opens it, warnings are marked, a traceback stands below its failure, the wheel shows older lines."""
+    """One key opens it, warnings are marked, a traceback stands below its failure, older lines are a page up."""
     paths = make_run(tmp_path, state="failed")
     warning = {"attempt": 1, "kind": "warning", "message": "loss of step 7 not finite", "time": stamp(60)}
     later = [{"attempt": 2, "kind": "checkpoint", "message": f"checkpoint {n} saved"} for n in range(60)]
@@ -321,13 +301,11 @@ def test_log_page(tmp_path: Path) -> None:
     status(paths.root, "failed", 60, 80, attempt=2)
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await walk(app, pilot, ("l", "[log]", "!! out of luck -> try again"))
+        await walk(app, pilot, ("l", On("log"), "!! out of luck -> try again"))
         text = screen(app)
         assert text.index("out of luck -> try again") < text.index("Traceback (most") < text.index("LuckError")
         assert "not finite" not in text
-        for _ in range(20):
-            app.on_canvas_pressed(app._canvas.Pressed("up", 9, 12))
-        await walk(app, pilot, ("", "!  loss of step 7 not finite", "attempt 1, 2026-11-20"))
+        await walk(app, pilot, ("pageup pageup pageup", "!  loss of step 7 not finite", "attempt 1, 2026-11-20"))
 
     drive(WatchApp(Run(paths)), script)
 
@@ -338,9 +316,11 @@ def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "made-loss.csv").write_text("mine")
     play(
         make_run(tmp_path / "runs"),
-        ("E", "enlarge a chart first"),
-        ("3 w E", f"written: {tmp_path}/made-loss-2.svg"[:110]),
-        ("escape tab tab slash =kl enter E", "made-kl.svg"),
+        ("3 w E", "made-loss-2.svg and made-loss-2.csv"),
+        ("escape tab tab slash", On("metrics")),
+        ("=kl enter E", "made-kl.svg"),
+        ("slash =zz enter E", "no metric has this in its name"),
+        ("slash backspace backspace enter",),
         (lambda: monkeypatch.chdir("/proc/self"),),
         ("E", "cannot write to /proc/"),
     )
@@ -357,7 +337,7 @@ def test_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_click_on_the_legend_hides_a_curve(tmp_path: Path) -> None:
-    """And shows it again. The last one stays, and a click elsewhere sets the cursor."""
+    """And shows it again. The last one stays."""
     hidden = {"l length": 1, "m meteor": 2, "v validation": 3, "R total": 3}
     play(
         make_run(tmp_path),
@@ -366,12 +346,54 @@ def test_a_click_on_the_legend_hides_a_curve(tmp_path: Path) -> None:
             (Click(2, 0, word), lambda app, n=n: len(app.options.hidden) == screen(app).count(" off") == n)
             for word, n in [*hidden.items(), ("l length", 2)]
         ),
-        ("", lambda app: app.options.cursor is not None),  # from the click on the last curve, which stays
     )
 
 
+def test_a_table_is_whole_where_it_is_drawn_at_once(tmp_path: Path) -> None:
+    """Textual may draw new rows before it is idle, when it measures them, and keeps what it drew."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await walk(app, pilot, ("f", On("results"), "METEOR"))
+        table = app.screen.query_one("#results RowTable", RowTable)
+        for name in ("a name", "a longer name"):
+            table.fill(Rows("", "", ["", "value"], [[name, "2"]]))
+            assert f" {name}      2 " in table.render_line(1).text
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
 def test_pages_of_lines_scroll_by_what_fits(tmp_path: Path) -> None:
-    """And the config says which of its lines are shown, where they do not all fit."""
     paths = make_run(tmp_path)
     paths.config.write_text(paths.config.read_text() + "[more]\n" + "".join(f"key{n} = {n}\n" for n in range(40)))
-    play(paths, ("o", "1-18 of "), ("pagedown", f"{1 + 24 - 7}-"), ("pageup", "1-18 of "), size=(80, 24))
+
+    def top(app: WatchApp) -> int:
+        return round(app.query_one("#config TextView", TextView).scroll_y)
+
+    play(
+        paths,
+        ("o", "task.target_tokens"),
+        ("pagedown", lambda app: top(app) > 10),
+        ("u", lambda app: top(app) == 0),
+        size=(80, 24),
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "comes"),
+    [
+        ("slash 0 0 0 1 enter", "/0001"),
+        ("tab tab slash e n t r o p y enter", "1 of "),
+        ("r n o n e", "0 of 1 run"),
+        ("r q escape 2", "target 64, within 59-69"),
+        ("S s t o p enter", "STOPPING"),
+    ],
+)
+def test_keys_right_after_a_line_of_input_are_typed_into_it(tmp_path: Path, keys: str, comes: str) -> None:
+    """However fast they come: none is taken for an action of the page."""
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        for key in keys.split():
+            app.post_message(Key(key, key if len(key) == 1 else "/" if key == "slash" else None))
+        await shown(app, pilot, comes)
+
+    drive(WatchApp(Run(alive(tmp_path))), script)

@@ -7,18 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.watching import golden
 
-from smolsum.runs.series import Point
-from smolsum.watch.braille import Cell, Trace, bounds, draw, row_of
+from smolsum.watch.braille import Cell, PlotPoint, Trace, bounds, draw, row_of
 
 FINITE = st.floats(-1e6, 1e6)
 
 
-def points(values: list[float]) -> tuple[Point, ...]:
-    return tuple(Point(step, value, value, value) for step, value in enumerate(values))
+def points(values: list[float]) -> tuple[PlotPoint, ...]:
+    return tuple(PlotPoint(step, value, value, value) for step, value in enumerate(values))
 
 
 WAVE = points([math.sin(n / 8) for n in range(100)])
-WIDE = tuple(Point(p.step, p.mean - 0.3, p.mean, p.mean + 0.3) for p in WAVE)
+WIDE = tuple(PlotPoint(p.x, p.mean - 0.3, p.mean, p.mean + 0.3) for p in WAVE)
 
 
 def lines(drawing: list[list[Cell]]) -> list[str]:

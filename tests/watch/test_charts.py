@@ -13,25 +13,22 @@ from hypothesis import strategies as st
 from support.watching import BEGAN, STEP_S, append, golden, make_run, row
 
 from smolsum.runs.reader import Run, read_run
-from smolsum.watch.axes import (
+from smolsum.watch.braille import View
+from smolsum.watch.charts import (
+    MIN_ROWS_WITH_AXIS,
     Axis,
-    panned,
-    pointed,
-    round_numbers,
-    scale_labels,
+    chart,
+    in_view,
+    log_is_possible,
+    parts_of,
     spans_of_rewards,
-    stepped,
-    tick_labels,
-    window,
-    without_outliers,
-    zoomed,
+    whole,
 )
-from smolsum.watch.charts import GUTTER, MIN_ROWS_WITH_AXIS, chart, log_is_possible, parts_of, step_at
-from smolsum.watch.curves import CHARTS, chart_named, letters
-from smolsum.watch.header import header
-from smolsum.watch.pane_text import Pane
-from smolsum.watch.panes import sparklines
-from smolsum.watch.snapshot import Snapshot, ViewOptions
+from smolsum.watch.curves import CHARTS, chart_of, letters
+from smolsum.watch.formats import PaneText
+from smolsum.watch.model import Snapshot, ViewOptions
+from smolsum.watch.panes import header, sparklines
+from smolsum.watch.plot import GUTTER, round_numbers, scale_labels, tick_labels, without_outliers
 
 NOW = BEGAN + timedelta(seconds=200)
 REWARD, TOKENS, LOSS, GRAD, VALIDATION = (CHARTS[n] for n in (0, 1, 2, 3, 5))
@@ -70,7 +67,7 @@ def cells(line: str) -> Sequence[str]:
     return [char if 0x2800 < ord(char) < 0x2900 else " " for char in line]
 
 
-def inked(pane: Pane) -> int:
+def inked(pane: PaneText) -> int:
     """The characters of a chart that a curve touches."""
     return sum(char != " " for line in pane.lines[:-1] for char in cells(line.plain))
 
@@ -80,12 +77,12 @@ def test_each_reward_has_its_scale(tmp_path: Path) -> None:
     found = two_rewards(tmp_path)
     shown = text(found, REWARD, 76, 14)
     golden("chart-stages.txt", shown + text(found, VALIDATION, 76, 14) + text(found, GRAD, 76, 14))
-    _, right = parts = parts_of(found, 76, REWARD)
-    spans = [(part.span.first, part.span.last, part.span.name) for part in parts]
+    parts = parts_of(found, 76, REWARD)
+    spans = [(span.first, span.last, span.name) for span, _ in parts]
     assert spans == [(1, 40, "length"), (41, 80, "quality")]
     assert all(name in shown for name in ("1 length", "41 quality"))
     rewards = [line for line in shown.splitlines() if "┃" in line]
-    assert {line.index("┃") for line in rewards} == {right.column - 1}
+    assert {line.index("┃") for line in rewards} == {parts[1][1].column - 1}
     assert "5.8" in rewards[0].split("┃")[0][-6:]
 
 
@@ -111,7 +108,7 @@ def test_every_row_of_a_chart_has_its_width(
     axis = [drawn[-1] + 1] if height >= MIN_ROWS_WITH_AXIS else []
     assert {len(lines[number]) for number in (*drawn, *axis)} == {width}
     divider, parts = "!" if ascii else "┃", parts_of(found, width, REWARD)
-    assert all(lines[number][part.column - 1] == divider for number in drawn for part in parts[1:])
+    assert all(lines[number][part.column - 1] == divider for number in drawn for _, part in parts[1:])
 
 
 def test_no_line_crosses_a_change_of_reward(tmp_path: Path) -> None:
@@ -119,7 +116,7 @@ def test_no_line_crosses_a_change_of_reward(tmp_path: Path) -> None:
     found = two_rewards(tmp_path)
     run = found.run
     assert [(span.first, span.last) for span in spans_of_rewards(run)] == [(1, 40), (41, 80)]
-    lines = chart(replace(found, options=ViewOptions(window=4, end=42)), 76, 14, GRAD).lines
+    lines = chart(replace(found, options=ViewOptions(view=View(4, 42))), 76, 14, GRAD).lines
     drawn = [cells(line.plain[8:74]) for line in lines[:-1]]
     empty = [column for column in range(66) if all(line[column] == " " for line in drawn)]
     assert any(20 < column < 45 for column in empty)
@@ -159,43 +156,47 @@ def test_zoom_and_pan_reach_every_step(tmp_path: Path) -> None:
     """Of 20,000 steps any few can be looked at, exactly; at the right end the view follows again."""
     found = long_run(tmp_path, [1 + n % 97 for n in range(1, 20_001)])
 
-    def at(options: ViewOptions) -> Snapshot:
-        return replace(found, options=options)
+    ends = whole(found)
 
-    options = pointed(found, 7000)
+    def at(view: View) -> Snapshot:
+        return replace(found, options=ViewOptions(view=view))
+
+    view = View().pointed(ends, 7000)
     for _ in range(11):
-        options = zoomed(at(options), 0.5)
-    first, last = window(at(options))
+        view = view.zoomed(ends, 0.5)
+    first, last = in_view(at(view))
     assert first <= 7000 <= last <= first + 9
-    assert f"at step 7000:  {1 + 7000 % 97}" in chart(at(options), 100, 20, GRAD).note
-    options = panned(at(options), 1)
-    assert window(at(options))[0] > first
-    options = panned(at(replace(options, window=64, end=19_990)), 1)
-    assert options.end is None
-    assert window(at(options)) == (20_000 - 63, 20_000)
-    assert panned(at(replace(options, end=70.0)), -1).end == 64
+    assert f"at step 7000:  {1 + 7000 % 97}" in chart(at(view), 100, 20, GRAD).note
+    view = view.panned(ends, 1)
+    assert view.ends(ends)[0] > first
+    view = View(64, 19_990).panned(ends, 1)
+    assert view.end is None
+    assert in_view(at(view)) == (20_000 - 63, 20_000)
+    assert View(64, 70.0).panned(ends, -1).end == 64
     for _ in range(20):
-        options = zoomed(at(options), 2.0)
-    assert (options.window, options.end) == (0, None)
+        view = view.zoomed(ends, 2.0)
+    assert (view.steps, view.end) == (0, None)
 
 
 def test_the_cursor_stays_within_the_run(tmp_path: Path) -> None:
     """It begins at the newest step, stops at both ends, and takes the window along."""
     found = snapshot_of(tmp_path)
-    assert stepped(found, -1, 100).cursor == 60
-    assert [pointed(found, step).cursor for step in (1000, -5)] == [60, 1]
-    options = pointed(replace(found, options=ViewOptions(window=10)), 20)
-    assert window(replace(found, options=options)) == (20, 29)
-    at_20, at_25 = (text(replace(found, options=ViewOptions(cursor=step)), VALIDATION) for step in (20, 25))
+    ends = whole(found)
+    assert View().stepped(ends, -1, 100).cursor == 60
+    assert [View().pointed(ends, step).cursor for step in (1000, -5)] == [60, 1]
+    assert View(10).pointed(ends, 20).ends(ends) == (20, 29)
+    looks = [ViewOptions(view=View(cursor=step)) for step in (20, 25)]
+    at_20, at_25 = (text(replace(found, options=look), VALIDATION) for look in looks)
     assert "(20)" not in at_20
     assert f"{row(20, 80)['validation/reward']:.3f} (20)" in at_25
 
 
 def test_a_column_has_the_step_that_is_drawn_there(tmp_path: Path) -> None:
-    found = two_rewards(tmp_path)
-    ends = [(part.column, part.column + part.columns - 1) for part in parts_of(found, 76, REWARD)]
-    assert [[step_at(found, 76, REWARD, column) for column in pair] for pair in ends] == [[1, 40], [41, 80]]
-    assert step_at(found, 76, REWARD, 0) is None
+    parts = [part for _, part in parts_of(two_rewards(tmp_path), 76, REWARD)]
+    ends = [(part.column, part.column + part.columns - 1) for part in parts]
+    drawn = [[part.place(column) for column in pair] for part, pair in zip(parts, ends, strict=True)]
+    assert drawn == [[1, 40], [41, 80]]
+    assert [part.place(0) for part in parts] == [None, None]
 
 
 @pytest.mark.parametrize(("unit", "end"), [("step", "step 60"), ("time", "2m00s"), ("tokens", "61k tokens")])
@@ -262,7 +263,7 @@ def test_round_numbers() -> None:
 def test_every_label_of_a_scale_is_different(tmp_path: Path) -> None:
     """A metric of at most 0.00247, by its name, has ticks at 0.002 and 0.001, and its end is not another 0.002."""
     found = long_run(tmp_path, [0.00247 * (1 - step / 80) for step in range(1, 81)])
-    pane = chart(found, 60, 14, chart_named("grad_norm"))
+    pane = chart(found, 60, 14, chart_of("grad_norm"))
     assert "grad_norm" in pane.title
     labels = [label for line in pane.lines[:-1] if (label := line.plain.split("│")[0].strip())]
     assert labels == ["0.00244", "0.002", "0.001", "0"]
@@ -293,7 +294,7 @@ def test_labels_of_any_scale(bottom: float, height: float, most: int) -> None:
 @pytest.mark.parametrize(("unit", "labels"), [("time", ["1:23:25", "1:23:50"]), ("tokens", ["2.565M", "2.570M"])])
 def test_labels_of_a_zoomed_axis_are_different(tmp_path: Path, unit: str, labels: list[str]) -> None:
     """Far into a run, with a few steps in view."""
-    found = snapshot_of(tmp_path, ViewOptions(unit=unit, window=20, end=2520.0), steps=3000)
+    found = snapshot_of(tmp_path, ViewOptions(unit=unit, view=View(20, 2520.0)), steps=3000)
     line = chart(found, 120, 14, LOSS).lines[-1].plain
     assert [label in line for label in labels] == [True, True], line
     names = line.split()[:-1]

@@ -4,22 +4,35 @@ import json
 import os
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
-from support.watching import BEGAN, append, golden, make_run, row, stamp, status
+from support.views import Looks, On, play
+from support.watching import BEGAN, append, golden, make_run, row, screen, stamp, status
 
 from smolsum.runs.paths import RunPaths
-from smolsum.runs.reader import Run, read_run
-from smolsum.runs.samples import first_group, read_groups
-from smolsum.watch.header import header, message
-from smolsum.watch.layout import PANES, Slot, page, pages, pane, slots
-from smolsum.watch.pane_text import number
-from smolsum.watch.snapshot import Snapshot, ViewOptions
+from smolsum.runs.reader import read_run
+from smolsum.watch.app import WatchApp, plain_page
+from smolsum.watch.braille import View
+from smolsum.watch.charts import RunChart, chart
+from smolsum.watch.curves import CHARTS
+from smolsum.watch.formats import number
+from smolsum.watch.model import Snapshot, ViewOptions
+from smolsum.watch.panes import alerts, constraints, header, message, sparklines, times, workers
+from smolsum.watch.results import results
+from smolsum.watch.widgets import Pane
 
 NOW = BEGAN + timedelta(seconds=200)
+PANES = {
+    "alerts": alerts,
+    "constraints": constraints,
+    "sparklines": sparklines,
+    "times": times,
+    "workers": workers,
+    **{f"chart{number}": partial(chart, spec=spec) for number, spec in enumerate(CHARTS)},
+}
 
 
 def snapshot(
@@ -29,7 +42,7 @@ def snapshot(
     paths = make_run(folder, state=state, **changes)
     paths.config.write_text(paths.config.read_text() + settings)
     run = read_run(paths)
-    return Snapshot(run, options or ViewOptions(), groups=read_groups(run.paths, run.step), now=NOW)
+    return Snapshot(run, options or ViewOptions(), now=NOW)
 
 
 def told(found: Snapshot, **event: Any) -> Snapshot:
@@ -40,14 +53,19 @@ def told(found: Snapshot, **event: Any) -> Snapshot:
 
 
 def text(found: Snapshot, name: str, width: int = 60, height: int = 14) -> str:
-    return "".join(f"{line.plain}\n" for line in pane(found, Slot(name, 0, 0, width, height)))
+    """The title and the note of a pane, and its lines within a frame of this size."""
+    drawn = PANES[name](found, width - 2, height - 2)
+    note = drawn.note if isinstance(drawn.note, str) else drawn.note.plain
+    return "".join(
+        f"{line.rstrip()}\n" for line in (f"== {drawn.title} == {note}", *(line.plain for line in drawn.lines))
+    )
 
 
 def head(paths: RunPaths) -> str:
     return header(Snapshot(read_run(paths), now=NOW), 120)[0].plain
 
 
-@pytest.mark.parametrize("name", [name for name in PANES if name != "config"])
+@pytest.mark.parametrize("name", PANES)
 def test_pane(tmp_path: Path, name: str) -> None:
     golden(f"pane-{name}.txt", text(snapshot(tmp_path), name))
 
@@ -73,8 +91,13 @@ def test_constraints(tmp_path: Path) -> None:
     """What is met and what is not, with multipliers, in a line or two each; on the first page as news."""
     found = constrained(tmp_path)
     golden("constraints.txt", text(found, "constraints") + text(found, "constraints", 38, 9))
-    assert "constraints" in {slot.pane for slot in slots("overview", found, 120, 40)}
-    assert "constraints" in {slot.pane for slot in slots("summary", found, 80, 24)}
+    for size in ((120, 40), (80, 24)):
+        play(found.run.paths, ("", lambda app: "constraints" in news(app)), size=size)
+
+
+def news(app: WatchApp) -> list[str]:
+    """The titles of the panes of the first page that have something to say."""
+    return [str(pane.border_title) for pane in app.query("Overview #side Pane").results(Pane) if pane.display]
 
 
 @pytest.mark.parametrize(
@@ -88,30 +111,31 @@ def test_constraints_without_values(tmp_path: Path, constraints: str, said: str)
 
 
 def test_ascii(tmp_path: Path) -> None:
-    whole = "\n".join(line.plain for line in page(snapshot(tmp_path, ViewOptions(ascii=True)), "overview", 120, 40))
+    whole = "\n".join(plain_page(snapshot(tmp_path, state="finished").run, (), ViewOptions(ascii=True), (120, 40)))
     golden("page-ascii.txt", whole + "\n")
     assert whole.isascii()
 
 
 def test_chart_choices(tmp_path: Path) -> None:
     found = snapshot(tmp_path)
-    choices = ViewOptions(logs=frozenset({"grad norm"})), ViewOptions(smoothing=0.9), ViewOptions(window=32)
+    choices = ViewOptions(logs=frozenset({"grad norm"})), ViewOptions(smoothing=0.9), ViewOptions(view=View(32))
     golden("chart-choices.txt", "".join(text(replace(found, options=options), "chart3") for options in choices))
 
 
 def test_second_run(tmp_path: Path) -> None:
     """Another run is dotted next to the first, with its own newest value. In a small terminal, where charts are a line
     each, both runs stand in it: names, values and courses."""
-    found = replace(snapshot(tmp_path), others=(read_run(make_run(tmp_path, "other", steps=80, grad_norm=0.7)),))
+    other = read_run(make_run(tmp_path, "other", steps=80, grad_norm=0.7))
+    found = replace(snapshot(tmp_path, state="finished"), others=(other,))
     golden("chart-compared.txt", text(found, "chart3") + text(found, "chart0"))
-    lines = page(found, "summary", 80, 24)
-    golden("page-compared.txt", "".join(f"{line.plain.rstrip()}\n" for line in lines))
+    lines = plain_page(found.run, found.others, ViewOptions(), (80, 24))
+    golden("page-compared.txt", "".join(f"{line}\n" for line in lines))
 
 
 def test_a_course_that_is_0_lies_at_the_bottom(tmp_path: Path) -> None:
     """What never differed from 0 does not look like a half."""
     (line,) = [line for line in text(snapshot(tmp_path), "sparklines").splitlines() if "clip fraction" in line]
-    assert set(line.split()[-1].strip("│")) == {"⣀"}
+    assert set(line.split()[-1]) == {"⣀"}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +166,8 @@ def test_another_task(tmp_path: Path) -> None:
         kept |= {"validation/reward": 0.5, "validation/pass@1/schema": step / 40, "validation/words": 300.0 + step}
         append(paths.metrics, [kept])
     found = Snapshot(read_run(paths), now=BEGAN + timedelta(seconds=100))
-    golden("another-task.txt", "".join(text(found, name) for name in ("chart0", "chart1", "chart5", "results")))
+    golden("another-task.txt", "".join(text(found, name) for name in ("chart0", "chart1", "chart5")))
+    assert [row[0] for row in results(found, 58).rows] == ["reward ", "schema ", "words "]
 
 
 def test_workers(tmp_path: Path) -> None:
@@ -169,47 +194,6 @@ def test_workers_of_one_machine(tmp_path: Path, width: int, shown: str) -> None:
     assert len({line.split()[0] for line in lines[2:4]}) == 2
 
 
-def test_difference_and_search(tmp_path: Path) -> None:
-    """Words that went and came are marked without colour too; a step that is opened from a search names the search, and
-    lists all its rollouts."""
-    found = snapshot(tmp_path, ViewOptions(difference=True, rows={"step": 1}))
-    first = first_group(found.run.paths, found.groups[0], 1)
-    searched = replace(found, options=ViewOptions(query="landlord"))
-    golden("texts-difference.txt", text(replace(found, first=first), "texts") + text(searched, "table"))
-
-
-@pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40), (200, 60)])
-@pytest.mark.parametrize("state", ["running", "waiting"])
-def test_pages_fill_the_terminal(tmp_path: Path, size: tuple[int, int], state: str) -> None:
-    """Every page of every size has a line for each row, none too long, and panes without overlap or gap."""
-    found = snapshot(tmp_path)
-    if state == "waiting":
-        found = replace(found, run=Run(make_run(tmp_path, "empty", steps=0)), groups=())
-    width, height = size
-    for name in (*pages(width, height), "chart"):
-        lines = page(found, name, width, height)
-        assert len(lines) == height - 1
-        assert all(line.cell_len <= width for line in lines), name
-        places = [
-            (x, y)
-            for s in slots(name, found, width, height)
-            for x in range(s.x, s.x + s.width)
-            for y in range(s.y, s.y + s.height)
-        ]
-        assert len(places) == len(set(places)) == width * (height - 4)
-
-
-def test_every_reward_has_its_place(tmp_path: Path) -> None:
-    """What the table has no column for stands above the text."""
-    found = snapshot(tmp_path)
-    rewards = {f"signal_{n}": n / 8 for n in range(7)}
-    samples = tuple(structs.replace(sample, rewards=rewards) for sample in found.groups[0].samples)
-    found = replace(found, groups=(replace(found.groups[0], samples=samples),))
-    assert "signal_6" not in text(found, "table", 46)
-    words = text(found, "texts", 46).replace("│", " ").split()
-    assert [words[words.index(name) + 1] for name in rewards] == [number(value) for value in rewards.values()]
-
-
 def test_values_are_those_of_the_file(tmp_path: Path) -> None:
     """The newest numbers on the page are the last line of metrics.jsonl."""
     found = snapshot(tmp_path)
@@ -222,46 +206,86 @@ def test_values_are_those_of_the_file(tmp_path: Path) -> None:
 CARD_TITLES = ("reward", "length in tokens", "loss", "grad norm", "clip fraction")
 
 
+def charts(app: WatchApp) -> dict[str, RunChart]:
+    """The charts of the open page, by title."""
+    assert app.page is not None
+    return {one.spec.title: one for one in app.page.query(RunChart) if one.display}
+
+
 @pytest.mark.parametrize("size", [(100, 30), (120, 40), (200, 60)])
 @pytest.mark.parametrize("case", ["alone", "compared", "workers", "in trouble"])
 def test_the_card_is_on_the_first_page(tmp_path: Path, size: tuple[int, int], case: str) -> None:
     """Reward, generation lengths, loss, grad norm and clip fraction are charts of the first page, whatever happens."""
     lags = {f"workers/10.0.0.12:{port}/lag": 1.0 for port in range(8460, 8463) if case == "workers"}
     found = snapshot(tmp_path, state="failed" if case == "in trouble" else "running", **lags)
-    if case == "compared":
-        found = replace(found, others=(read_run(make_run(tmp_path, "other")),))
-    name = pages(*size)[0]
-    charts = {slot.pane: slot for slot in slots(name, found, *size)}
-    whole = "\n".join(line.plain for line in page(found, name, *size))
-    for number_, title in enumerate(CARD_TITLES):
-        slot = charts[f"chart{number_}"]
-        assert f" {title} " in whole
-        assert slot.height >= 7
-        assert slot.width >= 32
-    assert ("workers" in charts) is (case == "workers")
-    assert "alerts" in charts
+    others = [read_run(make_run(tmp_path, "other"))] if case == "compared" else []
+
+    def has_all(app: WatchApp) -> bool:
+        shown = [charts(app)[title].outer_size for title in CARD_TITLES]
+        titles = news(app)
+        assert "alerts" in titles
+        assert ("workers" in titles) is (case == "workers")
+        return all(size.height >= 7 and size.width >= 32 for size in shown)
+
+    play(found.run.paths, ("", has_all), size=size, others=others)
 
 
 def test_the_card_in_a_small_terminal(tmp_path: Path) -> None:
     """At 80x24 the first page has a line for each, and the next page their charts."""
     found = snapshot(tmp_path)
-    lines = [line.plain for line in page(found, "summary", 80, 24)]
+    lines = plain_page(found.run, (), ViewOptions(), (80, 24))
     rows = [next(line for line in lines if line.startswith(f"│{title}")) for title in CARD_TITLES]
     assert all(len(set(row) & set(map(chr, range(0x2801, 0x2900)))) > 0 for row in rows)
-    assert pages(80, 24)[1] == "charts"
-    titles = "\n".join(line.plain for line in page(found, "charts", 80, 24))
-    assert all(f" {title} " in titles for title in CARD_TITLES)
+    play(found.run.paths, ("tab", On("charts"), lambda app: set(CARD_TITLES) <= {*charts(app)}), size=(80, 24))
 
 
 def test_a_pane_without_news_gives_its_room_away(tmp_path: Path) -> None:
     """With neither alerts nor workers nor steps there are charts in their place; with a step, its times."""
-    run = read_run(make_run(tmp_path, steps=0, state="running"))
-    empty = {slot.pane for slot in slots("overview", Snapshot(run, now=BEGAN), 120, 40)}
-    assert empty == {f"chart{n}" for n in range(6)} | {"table", "texts"}
-    quiet = snapshot(tmp_path / "quiet", **{"clip_ratio/region_mean": 0.01})
-    placed = {slot.pane for slot in slots("overview", quiet, 120, 40)}
-    assert placed == {f"chart{n}" for n in range(5)} | {"times", "table", "texts"}
-    assert "nothing unusual" not in text(quiet, "times")
+    empty = make_run(tmp_path, steps=0, state="finished")
+    play(empty, ("", lambda app: (news(app), len(charts(app))) == ([], 6)))
+    quiet = snapshot(tmp_path / "quiet", state="finished", **{"clip_ratio/region_mean": 0.01}).run.paths
+    play(quiet, ("", lambda app: (news(app), len(charts(app))) == (["step time"], 5)))
+
+
+@pytest.mark.parametrize(
+    ("tabs", "page"), [(2, "metrics"), (3, "completions"), (4, "results"), (5, "alerts"), (6, "log")]
+)
+def test_page(tmp_path: Path, tabs: int, page: str) -> None:
+    """What each page has of a made-up run."""
+    play(make_run(tmp_path), ("tab " * tabs, On(page)), ("", Looks(f"page-{page}.txt")))
+
+
+@pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40), (200, 60)])
+def test_every_page_fits(tmp_path: Path, size: tuple[int, int]) -> None:
+    """No pane reaches beyond the terminal, also before the first step."""
+
+    def fits(app: WatchApp) -> bool:
+        assert app.page is not None
+        return all(one.region in app.page.region for one in app.page.children if one.region.area)
+
+    for paths in (make_run(tmp_path), make_run(tmp_path, "empty", steps=0)):
+        play(paths, ("", fits), *[("tab", fits)] * 8, size=size)
+
+
+def test_every_reward_has_its_place(tmp_path: Path) -> None:
+    """Also what rewards logged of a rollout; what the table has no room for stands above the text."""
+    paths = make_run(tmp_path)
+    rewards = {f"signal_{n}": n / 8 for n in range(7)}
+    lines = [json.loads(line) for line in paths.completions(60).read_text().splitlines()]
+    written = [json.dumps(line | {"rewards": rewards, "extra": {"judged": "too long", "words": 12}}) for line in lines]
+    paths.completions(60).write_text("\n".join(written) + "\n")
+
+    def all_there(app: WatchApp) -> bool:
+        words = screen(app).replace("│", " ").split()
+        places = [words.index(name) for name in rewards if name in words]
+        return all(number(value) in words for value in rewards.values()) and len(places) == len(rewards)
+
+    play(
+        paths,
+        ("tab tab tab", On("completions"), "signal_6", all_there),
+        ("", "judged too long", "words 12"),
+        size=(200, 60),
+    )
 
 
 def test_a_step_that_is_overdue(tmp_path: Path) -> None:
@@ -319,11 +343,16 @@ def test_the_load_of_the_machine_is_shown_where_it_was_recorded(tmp_path: Path) 
 def test_what_training_did_is_on_every_page(tmp_path: Path) -> None:
     """The constraint at the start and now, in the header where there is room, and below the lines of a small page: now
     is the newest evaluation, or a validation after it."""
-    wide, small = (
-        page(snapshot(tmp_path / name), name, *size) for name, size in (("charts", (120, 40)), ("summary", (80, 24)))
+    run = snapshot(tmp_path / "run").run
+    for size in ((120, 40), (80, 24)):
+        play(
+            run.paths,
+            ("tab", lambda app: "validation 60: on target 4.5% → 75.0%" in screen(app).splitlines()[0]),
+            size=size,
+        )
+    assert any(
+        line.startswith("│validation 60:  on target 4.5%") for line in plain_page(run, (), ViewOptions(), (80, 24))
     )
-    assert "validation 60: on target 4.5% → 75.0%" in wide[0].plain
-    assert any(line.plain.startswith("│validation 60:  on target 4.5% → 75.0%") for line in small)
     found = snapshot(tmp_path / "ascii", ViewOptions(ascii=True))
     assert "validation 60: on target 4.5% -> 75.0%" in header(found, 120)[0].plain
     summary = found.run.paths.stage_evaluation("length") / "summary.json"
@@ -347,10 +376,10 @@ def test_a_stage_of_another_run_names_it(tmp_path: Path) -> None:
     found = snapshot(tmp_path)
     told(found, time=stamp(1), kind="stage_reused", message="reused", stage="length", origin="yesterday")
     assert "length 40/40 from yesterday" in header(found, 120)[1].plain
-    assert "stage length: from yesterday" in text(found, "results")
+    assert ["stage length: from yesterday"] in [row[:1] for row in results(found, 58).rows]
 
 
 def test_no_tick_is_half_a_step(tmp_path: Path) -> None:
-    axis = text(snapshot(tmp_path, ViewOptions(window=3), steps=22), "chart0", 100, 14).splitlines()[-3:]
+    axis = text(snapshot(tmp_path, ViewOptions(view=View(3)), steps=22), "chart0", 100, 14).splitlines()
     labels = next(line for line in axis if "step 22" in line).strip("│ ").split()
     assert labels == ["20", "21", "step", "22"]

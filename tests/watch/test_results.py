@@ -2,17 +2,16 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.views import alive, play
+from support.views import Gone, On, alive, play
 from support.watching import MEASURES, make_run, measured, screen, status
 
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
-from smolsum.watch.layout import page, pages
+from smolsum.watch.formats import Rows
+from smolsum.watch.model import Snapshot
 from smolsum.watch.results import compared_in_head, comparison, differences, states
-from smolsum.watch.snapshot import Snapshot
 
 
 def snapshot(*runs: RunPaths) -> Snapshot:
@@ -22,8 +21,10 @@ def snapshot(*runs: RunPaths) -> Snapshot:
     return Snapshot(found[0], others=tuple(found[1:]))
 
 
-def text(lines: Any) -> str:
-    return "\n".join(line.plain for line in lines)
+def text(found: Rows) -> str:
+    """The head of a table and its rows."""
+    rows = [found.titles, *found.rows]
+    return "\n".join("  ".join(str(cell) for cell in row).strip() for row in rows)
 
 
 def three(folder: Path) -> list[RunPaths]:
@@ -38,11 +39,11 @@ def three(folder: Path) -> list[RunPaths]:
 
 def test_each_has_its_state(tmp_path: Path) -> None:
     found = snapshot(*three(tmp_path))
-    lines = text(states(found, 100, 9).lines).splitlines()
+    lines = text(states(found, 60)).splitlines()
     assert [" ".join(line.split()[:4]) for line in lines[1:4]] == ["A a ✓ finished", "B b ‖ paused", "C c ? STALE"]
     assert " 80/80 " in lines[1]
-    assert "C no heartbeat from mini-1" in lines[5]
-    assert f"-> smolsum train --resume {tmp_path / 'c'}" in text(states(found, 200, 9).lines)
+    assert "no heartbeat from mini-1" in lines[3]
+    assert lines[3].endswith(f"-> smolsum train --resume {tmp_path / 'c'}")
     assert compared_in_head(found, 80).plain == "  B b ‖ PAUSED 60/80  C c ? STALE 20/80"
     assert compared_in_head(found, 36).plain == "  B ‖ PAUSED 60/80  C ? STALE 20/80"
     assert compared_in_head(found, 20).plain == "  B ‖ 60  C ? 20"
@@ -51,20 +52,20 @@ def test_each_has_its_state(tmp_path: Path) -> None:
 def test_settings_that_differ(tmp_path: Path) -> None:
     a, b, c = three(tmp_path)
 
-    def shown(*runs: RunPaths, width: int = 60) -> str:
-        return text(differences(snapshot(*runs), width, 9).lines)
+    def shown(*runs: RunPaths) -> str:
+        return text(differences(snapshot(*runs), 60))
 
     assert shown(a, b, c).split() == [
         *("A", "B", "C"),
         *("optimizer.learning_rate", "0.0004", "0.0001", "0.0004"),
         *("optimizer.warmup", "-", "10", "-"),
     ]
-    assert shown(a, c) == "all runs have the same settings"
+    assert shown(a, c).strip() == "all runs have the same settings"
     c.config.write_text(a.config.read_text().replace("[stages.quality", "[stages.included"))
     parts = shown(a, c).splitlines()[1].split("length >")
     assert [part.strip() for part in parts] == ["stages", "quality", "included"]
     c.config.write_text(c.config.read_text().replace("meteor = 1.0", "rouge = 0.5"))
-    found = shown(a, c, width=120)
+    found = shown(a, c)
     assert "length+meteor > length+meteor" in found
     assert "length+0.5 rouge > length+0.5 rouge" in found
 
@@ -74,7 +75,8 @@ def test_results_side_by_side(tmp_path: Path) -> None:
     a, b, c = three(tmp_path)
 
     def shown(*runs: RunPaths) -> str:
-        return text(comparison(snapshot(*runs), 70, 20).lines)
+        found = comparison(snapshot(*runs), 60)
+        return f"{text(found)}\n{found.note}"
 
     measured(a, "quality", **{"length/within_tol": 0.9, "wrong": 0.2})
     measured(b, "length", **{"length/within_tol": 0.7, "wrong": 0.1})
@@ -100,22 +102,21 @@ def test_results_side_by_side(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 def test_ten_runs_fit(tmp_path: Path, size: tuple[int, int]) -> None:
+    """Each has its row; what has no room is a key away."""
     runs = [make_run(tmp_path, f"a-run-with-a-long-name-{n}", steps=2) for n in range(10)]
     for n, paths in enumerate(runs):
         paths.config.write_text(paths.config.read_text().replace("4e-4", f"{n}e-4"))
-    lines = page(snapshot(*runs), "compare", *size)
-    assert {line.cell_len for line in lines[2:-1]} == {size[0]}
-    assert "learning_rate" in text(lines)
-    assert len(lines) == size[1] - 1
+    others = [Run(paths) for paths in runs[1:]]
+    play(runs[0], ("tab", On("compare"), "A a-run", "C a-run", "learning_rate", " A "), size=size, others=others)
 
 
 def test_the_page_is_there_for_several_runs_only(tmp_path: Path) -> None:
     """And follows them: a run that pauses while it is looked at says so."""
-    assert "compare" not in pages(120, 40)
     other = alive(tmp_path, "b")
+    play(make_run(tmp_path, "alone"), ("", Gone("compare")))
     play(
         make_run(tmp_path, "a"),
-        ("tab", "[compare]", lambda app: "B b ● RUNNING 60/80" in screen(app).splitlines()[0]),
+        ("tab", On("compare"), lambda app: "B b ● RUNNING 60/80" in screen(app).splitlines()[0]),
         ((other.control / "pause").touch, "B b ◐ PAUSING 60/80", "all runs have the same settings"),
         others=[Run(other)],
     )

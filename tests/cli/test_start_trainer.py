@@ -13,9 +13,9 @@ from support.terminals import Terminal
 from support.training import PATIENCE_S, arguments, make_data, wait_until
 from support.watching import make_run, status
 
+from smolsum.cli import start_trainer
 from smolsum.runs.control import is_requested, make_request
 from smolsum.runs.paths import RunPaths
-from smolsum.watch import start_trainer
 
 SHORT = ("--set", "stages.constrained.steps=4000", "--set", "train.validate_every=0")
 ALONE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

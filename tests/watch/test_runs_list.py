@@ -8,14 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.views import Click, Gone, alive, drive, play, walk
+from support.views import Click, Gone, On, alive, drive, play, walk
 from support.watching import append, make_run, measured, row, screen, status
 from textual.pilot import Pilot
 
+from smolsum.runs.listing import RunList
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import LAST_BYTES, Run, Tail
 from smolsum.watch.app import WatchApp
-from smolsum.watch.dialogs import RunList, age, draw_lines
+from smolsum.watch.runs_list import age, run_rows
 
 
 def aged(paths: RunPaths, seconds: float) -> RunPaths:
@@ -55,24 +56,21 @@ def test_lines(tmp_path: Path) -> None:
 
 def test_results_of_the_test_split(tmp_path: Path) -> None:
     """The newest of each run, as its task writes them; the list is sorted by one, the best first, whichever way that
-    is. A run without one comes last, the best has a star, and names go before results."""
+    is. A run without one comes last, the best has a star."""
     killed, waiting, first = several(tmp_path)[::-1]
     measured(first, "quality", **{"length/within_tol": 0.9, "wrong": 0.2})
     measured(waiting, "length", **{"length/within_tol": 0.7, "wrong": 0.1})
     runs = RunList(tmp_path)
     assert runs.poll(5)
-    head, lines = draw_lines(runs.lines(), [], 118, ascii=False)
-    assert head.plain.split() == ["run", "state", "step", "tested", "after", "on", "target", "wrong", "age"]
-    assert [line.plain.split()[3:] for line in lines] == [
-        ["30/80", "length", "54.5%", "10m"],
+    found = run_rows(runs.lines(), [], 118, ascii=False)
+    assert found.titles == ["", "run", "state", "step", "tested after", "on target", "wrong", "age"]
+    assert [row[3:] for row in found.rows] == [
+        ["30/80", "length", "54.5%", "", "10m"],
         ["60/80", "length", "70.0%", "10.0%★", "2h"],
         ["60/80", "quality", "90.0%★", "20.0%", "3d"],
     ]
     assert [line.paths for line in runs.lines(sort="on target")] == [first, waiting, killed]
     assert [line.paths for line in runs.lines(sort="wrong")] == [waiting, first, killed]
-    head, lines = draw_lines(runs.lines(), [], 44, ascii=False)
-    assert head.plain.split() == ["run", "state", "step", "age"]
-    assert max(len(line) for line in lines) <= 44
 
 
 def test_results_of_many_tasks(tmp_path: Path) -> None:
@@ -82,13 +80,12 @@ def test_results_of_many_tasks(tmp_path: Path) -> None:
         measured(make_run(tmp_path, f"run-{number}"), "quality", measures=own, a=0.5, b=0.25)
     runs = RunList(tmp_path)
     assert runs.poll(5)
-    head, _ = draw_lines(runs.lines(), [], 200, ascii=False)
-    assert all(f"{name} of {number}" in head.plain for name in ("a", "b") for number in range(3))
-    head, lines = draw_lines(runs.lines(), [], 80, ascii=False)
-    assert head.plain.split() == ["run", "state", "step", "results", "age"]
-    results = sorted(" ".join(line.plain.partition("60/80")[2].split()[:-1]) for line in lines)
-    assert results == [f"a of {number} 50.0% b of {number} 25.0%" for number in range(3)]
-    assert max(len(line) for line in lines) <= 80
+    titles = run_rows(runs.lines(), [], 200, ascii=False).titles
+    assert all(f"{name} of {number}" in titles for name in ("a", "b") for number in range(3))
+    found = run_rows(runs.lines(), [], 80, ascii=False)
+    assert found.titles == ["", "run", "state", "step", "age", "results"]
+    results = sorted(row[-1] for row in found.rows)
+    assert results == [f"a of {number} 50.0%  b of {number} 25.0%" for number in range(3)]
 
 
 def test_no_whole_metrics_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +128,7 @@ def test_filter_and_show(tmp_path: Path) -> None:
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
         await walk(app, pilot, ("tab r", "3 runs, the newest first", "? STALE"))
         before = weakref.ref(app.watched)
-        await walk(app, pilot, ("=wait", "1 of 3 runs"), ("enter", " waiting  ‖ PAUSED", "[charts]"))
+        await walk(app, pilot, ("=wait", "1 of 3 runs"), ("enter", " waiting  ‖ PAUSED", On("charts")))
         assert app.watched.paths == waiting
         gc.collect()
         assert before() is None
@@ -148,9 +145,9 @@ def test_mouse_marks_and_escape(tmp_path: Path) -> None:
         (Click(0, 0, " first "), " first  ✓ FINISHED"),
         ("r down escape", " first  ✓ FINISHED"),
         ("r", "3 runs, the newest first"),
-        ("pageup down space up space", "2 marked", "A waiting", ">B killed"),
-        ("tab", " A waiting", "[compare]"),
-        ("r", "2 marked", ">A waiting"),  # still
+        ("pageup down space up space", "2 marked", "A  waiting", "B  killed"),
+        ("tab", " A waiting", On("compare")),
+        ("r", "2 marked", "A  waiting"),  # still
         ("escape", lambda app: [run.paths for run in (app.watched, *app.others)] == [waiting, killed]),
         ("r", "2 marked"),
         ("enter", " waiting  ", lambda app: app.others == ()),  # one run alone ends the comparison
@@ -181,7 +178,7 @@ def test_sorted_by_results(tmp_path: Path) -> None:
 def test_two_runs_are_compared_with_three_keys(tmp_path: Path) -> None:
     """The shown one with the one under the bar; on the shown one itself the key does nothing."""
     _, waiting, killed = several(tmp_path)
-    app = play(killed, ("r", "the newest first"), ("tab", "the newest first"), ("down tab", "[compare]"))
+    app = play(killed, ("r", "the newest first"), ("tab", "the newest first"), ("down tab", On("compare")))
     assert [run.paths for run in (app.watched, *app.others)] == [killed, waiting]
 
 

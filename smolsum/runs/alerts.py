@@ -12,8 +12,8 @@ from typing import Literal
 from smolsum.config.targets import TOKENS
 from smolsum.runs.reader import Run
 from smolsum.runs.standstill import ADVICE, standstill
+from smolsum.runs.state import time_of_day
 from smolsum.runs.writer import AT_WORK_STATES
-from smolsum.watch.pane_text import time_of_day
 
 WINDOW = 50
 """The newest steps that a check looks at."""

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from support.watching import append, make_run, row, stamp, status
 
+from smolsum.runs.alerts import Alert, find_alerts
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run, read_run
-from smolsum.watch.alerts import Alert, find_alerts
 
 
 def alerts(run: Run | RunPaths, word: str = "") -> list[Alert]:

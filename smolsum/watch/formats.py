@@ -1,0 +1,89 @@
+"""Numbers, names and times in the room that they have, the colours of the view, and the content of a pane."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+
+from rich.text import Text
+
+# Okabe and Ito's palette (jfly.uni-koeln.de/color, 2008), which colour-blind readers can distinguish
+SKY, ORANGE, GREEN, PURPLE, RED, YELLOW = "#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#f0e442"
+CURVES = (SKY, ORANGE, GREEN, PURPLE, YELLOW)
+DIM = "#949494"
+NAME_WIDTH, VALUE_WIDTH = 16, 9
+"""Columns of lines that begin with the name of a metric and its value, in characters."""
+
+
+@dataclass(frozen=True)
+class PaneText:
+    """What a pane shows: its title and a note, which its frame has, and its lines."""
+
+    title: str
+    note: str | Text = ""
+    lines: tuple[Text, ...] = ()
+    news: bool = True
+    """False: there is nothing to say, and the first page gives the room to others"""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a table shows: its title and a note, the titles of its columns, and the cells of its rows."""
+
+    title: str
+    note: str
+    titles: Sequence[str]
+    rows: Sequence[Sequence[str | Text]]
+    left: Sequence[str] = ("",)
+    """columns of words, which begin at their left"""
+
+
+def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Text]:
+    """Return a paragraph in lines of at most `width` cells."""
+    found = wrap(text, max(width, 8), initial_indent=indent, subsequent_indent=indent) or [""]
+    return [Text(line, style=style) for line in found]
+
+
+def cut(text: Text, width: int, *, ascii: bool = False) -> Text:
+    """Return a line of at most `width` cells; a longer one is cut and ends with an ellipsis."""
+    if text.cell_len <= width:
+        return text
+    mark = "..." if ascii else "…"
+    shorter = text.copy()
+    shorter.truncate(max(width - len(mark), 0), overflow="crop")
+    return shorter.append(mark[: max(width, 0)])
+
+
+def ending(text: str, width: int, *, ascii: bool = False) -> str:
+    """Return the end of a name in at most `width` characters: addresses differ at their end."""
+    if len(text) <= width:
+        return text
+    mark = ".." if ascii else "…"
+    return (mark + text[len(text) - max(width - len(mark), 0) :])[: max(width, 0)]
+
+
+def bar(share: float, width: int, *, ascii: bool = False) -> str:
+    """Return a bar of `width` cells, filled to a share in [0, 1]."""
+    full = round(min(max(share, 0.0), 1.0) * width)
+    return ("#" * full + "." * (width - full)) if ascii else ("█" * full + "░" * (width - full))
+
+
+def number(value: float | None) -> str:
+    """Return a number in at most seven characters: whole numbers as they are, else two or three digits;
+    `-` for None."""
+    if value is None:
+        return "-"
+    size = abs(value)
+    if value == int(value) and size < 100_000:
+        return str(int(value))
+    if size < 0.001 or size >= 99_999.5:
+        return next(text for places in (1, 0) if len(text := power(value, places)) <= 7)
+    if size >= 100:
+        return f"{value:.0f}"
+    places = 4 if size < 0.01 else 3 if size < 10 else 1
+    return f"{value:.{places}f}"
+
+
+def power(value: float, places: int) -> str:
+    """Return a number as a mantissa with so many decimals and the shortest power of ten."""
+    mantissa, exponent = f"{value:.{places}e}".split("e")
+    return f"{mantissa}e{int(exponent)}"

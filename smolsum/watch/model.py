@@ -1,0 +1,81 @@
+"""The model of the view: the runs at one moment and what the user chose, from which every widget draws itself; and the
+same as JSON for `--json`."""
+
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from smolsum.files import finite
+from smolsum.runs.alerts import find_alerts
+from smolsum.runs.grid_follower import GridView, grid_of
+from smolsum.runs.reader import Run
+from smolsum.runs.state import RunState, pace, run_state
+from smolsum.watch.braille import View
+
+SCHEMA_VERSION = 1
+MAX_EVENTS = 10
+SMOOTHING = (0.0, 0.6, 0.9, 0.97)
+"""Weight of the past in a smoothed line."""
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """What the user chose for all charts; each key changes one."""
+
+    ascii: bool = False
+    logs: frozenset[str] = frozenset()
+    """titles of the charts whose scale was switched between linear and logarithmic"""
+    smoothing: float = 0.0
+    unit: str = "step"
+    """what charts have along them: a key of `charts.UNITS`"""
+    view: View = field(default_factory=View)
+    """the steps that charts show, and their cursor"""
+    hidden: frozenset[str] = frozenset()
+    """metrics whose curves a click on their legend has hidden"""
+    pinned: tuple[str, ...] = ()
+    """metrics that come first on the page of charts"""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The runs, the options and the time that widgets are drawn from."""
+
+    run: Run
+    options: ViewOptions = field(default_factory=ViewOptions)
+    others: tuple[Run, ...] = ()
+    grid: GridView | None = None
+    """the grid that the run belongs to, while one is at work"""
+    asks: bool = False
+    """whether the user can pause and stop the run"""
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @cached_property
+    def run_state(self) -> RunState:
+        return run_state(self.run, self.now)
+
+
+def as_document(run: Run) -> dict[str, Any]:
+    """Return state, newest metrics, alerts and events of a run as JSON can hold them; times in seconds, None for a
+    value that is not finite."""
+    shown = Snapshot(run, grid=grid_of(run.paths))
+    state, took = shown.run_state, pace(run, shown.run_state, shown.now)
+    found = {
+        "schema_version": SCHEMA_VERSION,
+        "name": run.paths.name,
+        "path": str(run.paths.root),
+        "state": state.state,
+        "detail": state.detail,
+        "hint": state.hint,
+        "step": run.step,
+        "steps": run.total,
+        "stage": run.stage,
+        "stages": run.stages,
+        "elapsed_s": took.elapsed_s,
+        "eta_s": took.eta_s,
+        "metrics": {key: value for key, value in run.row.items() if key != "schema_version"},
+        "signals": [asdict(alert) for alert in find_alerts(run)],
+        "events": list(run.event_rows)[-MAX_EVENTS:],
+        "grid": asdict(shown.grid) if shown.grid else None,
+    }
+    return dict(finite(found))

@@ -1,0 +1,228 @@
+"""The pages of the view: which widgets each one has, and how they lie in a terminal of any size."""
+
+from collections.abc import Callable
+
+from rich.text import Text
+from textual import events, on
+from textual.app import ComposeResult
+from textual.containers import Container, Horizontal, VerticalScroll
+from textual.message import Message
+from textual.widgets import Input
+
+from smolsum.runs.samples import clean
+from smolsum.watch.charts import RunChart, sparkline
+from smolsum.watch.completions import Completions
+from smolsum.watch.curves import CARD, CHARTS, VALIDATION, chart_of
+from smolsum.watch.formats import SKY, VALUE_WIDTH, Rows, ending, number
+from smolsum.watch.model import Snapshot
+from smolsum.watch.panes import alerts, constraints, run_log, settings, sparklines, times, workers
+from smolsum.watch.results import comparison, differences, results, states
+from smolsum.watch.widgets import Pane, RowTable, TextView, moment_of
+
+MAX_NAME = 44
+"""Characters of a metric's name; of a longer one the end is shown."""
+MIN_COURSE = 8
+SPARKLINES = 13
+"""Lines of the pane that has a line for each chart: nothing is below it on a page that is no higher."""
+
+
+class ViewPage(Container):
+    """What is drawn anew from each moment of the run while the page is open."""
+
+    SCOPED_CSS = False  # the screen has classes for its size
+    DEFAULT_CSS = """
+    Overview #sparklines { display: none; height: 13; max-height: 100%; }
+    Overview #charts { height: 2fr; layout: grid; grid-size: 3; grid-rows: 1fr; }
+    Overview #side { height: 100%; scrollbar-size-vertical: 1; }
+    Overview #side Pane { height: auto; }
+    Overview #side Pane.-quiet { display: none; }
+    Overview Completions { height: 1fr; }
+    Overview .-more { display: none; }
+    Overview.-quiet #side { display: none; }
+    Overview.-quiet #chart5 { display: block; }
+    .-higher Overview #side { row-span: 2; }
+    .-higher Overview #chart5, .-higher Overview #chart6 { display: block; }
+    .-higher Overview.-quiet .-more { display: block; }
+    .-narrow Overview RunChart, .-low Overview RunChart, .-narrow Overview Completions, .-low Overview Completions,
+    .-narrow Overview.-quiet RunChart, .-low Overview.-quiet RunChart { display: none; }
+    .-narrow Overview #sparklines, .-low Overview #sparklines { display: block; }
+    .-narrow Overview #charts, .-low Overview #charts { layout: vertical; height: 1fr; }
+    .-narrow Overview.-lowest #charts, .-low Overview.-lowest #charts { display: none; }
+    #compare #states { height: auto; max-height: 50%; }
+    ViewPage > Horizontal { height: 1fr; }
+    Charts { layout: grid; grid-size: 3; grid-rows: 1fr; }
+    .-narrow Charts, .-low Charts { grid-size: 2; }
+    .-narrow Charts .-more, .-low Charts .-more { display: none; }
+    #alerts ViewPage { layout: horizontal; }
+    #alerts VerticalScroll { scrollbar-size-vertical: 1; }
+    #alerts VerticalScroll Pane { height: auto; min-height: 3; }
+    .-narrow #alerts ViewPage { layout: vertical; }
+    .-narrow #results Horizontal, .-low #results Horizontal { display: none; }
+    """
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Draw this moment."""
+        drawn: list[Pane | RowTable | TextView] = [*self.query(Pane), *self.query(RowTable), *self.query(TextView)]
+        for widget in drawn:
+            widget.show(snapshot)
+
+
+class Overview(ViewPage):
+    """Charts above the newest completions; alerts, workers and step times while they have something to say, in the
+    places of charts, but never of the first CARD. A small terminal has a line for each chart."""
+
+    def compose(self) -> ComposeResult:
+        yield Pane(sparklines, id="sparklines")
+        with Container(id="charts"):
+            for place, spec in enumerate(CHARTS):
+                if place == CARD:
+                    with VerticalScroll(id="side", can_focus=False):
+                        for draw in (alerts, constraints, workers, times):
+                            yield Pane(draw)
+                yield RunChart(spec, id=f"chart{place}", classes="-more" if place >= CARD else "")
+        yield Completions()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.set_class(event.size.height <= SPARKLINES, "-lowest")
+
+    def show(self, snapshot: Snapshot) -> None:
+        super().show(snapshot)
+        self.set_class(all(pane.has_class("-quiet") for pane in self.query("#side Pane")), "-quiet")
+        completions = self.query_one(Completions)
+        if completions.display:
+            completions.show(snapshot)
+
+
+class Charts(ViewPage):
+    """All charts, and those of the metrics that the user put first."""
+
+    _pinned: tuple[str, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        specs = [*(chart_of(name) for name in self._pinned), *CHARTS][: len(CHARTS)]
+        for place, spec in enumerate(specs):
+            yield RunChart(spec, classes="-more" if place > CARD else "")
+
+    def show(self, snapshot: Snapshot) -> None:
+        if self._pinned != snapshot.options.pinned:
+            self._pinned = snapshot.options.pinned
+            self.refresh(recompose=True)
+            self.call_after_refresh(self.show, snapshot)
+        super().show(snapshot)
+
+
+class Metrics(ViewPage):
+    """A row for each metric: a mark if it is pinned, name, newest value, least, greatest, course."""
+
+    class Chosen(Message):
+        """The user wants to see this metric alone."""
+
+        def __init__(self, metric: str) -> None:
+            super().__init__()
+            self.metric = metric
+
+    def compose(self) -> ComposeResult:
+        search = Input(placeholder="metrics with this in their name", compact=True)
+        search.display = False
+        yield search
+        yield RowTable()
+
+    @property
+    def metric(self) -> str | None:
+        """The metric under the bar; None if the filter leaves none."""
+        names, row = self._names(), self.query_one(RowTable).cursor_row
+        return names[row] if 0 <= row < len(names) else None
+
+    def _names(self) -> list[str]:
+        """The metrics whose names contain the filter, in any case: pinned ones first, then by name."""
+        now, wanted = moment_of(self), self.query_one(Input).value.strip().lower()
+        found = [name for name in now.run.series if wanted in name.lower()] if now else []
+        return sorted(found, key=lambda name: (now is not None and name not in now.options.pinned, name))
+
+    def show(self, snapshot: Snapshot) -> None:
+        names, series, table = self._names(), snapshot.run.series, self.query_one(RowTable)
+        wanted = self.query_one(Input).value.strip()
+        note = f"{len(names)} of {len(series)}" + (f"  /{wanted}" if wanted else "")
+        if not names:
+            nothing = f"no metric has {wanted!r} in its name" if wanted else "no step yet"
+            table.fill(Rows("metrics", note, [""], [[nothing]]))
+            return
+        room = table.size.width - 3 * VALUE_WIDTH - 16
+        most = min(max(room - MIN_COURSE, MIN_COURSE), MAX_NAME)
+        shown = [ending(clean(name), most, ascii=snapshot.options.ascii) for name in names]
+        room = max(room - max(map(len, shown)), MIN_COURSE)
+        rows: list[list[str | Text]] = []
+        for name, title in zip(names, shown, strict=True):
+            one, style = series[name], SKY if name in snapshot.options.pinned else ""
+            values = (one.last, one.low, one.high) if one.count else (one.last, None, None)
+            course = sparkline(snapshot, room + VALUE_WIDTH, chart_of(name), name_width=0)
+            course = course[VALUE_WIDTH * (1 + len(snapshot.others)) :]
+            rows.append([Text("*" if style else " ", style), Text(title, style), *map(number, values), course])
+        table.fill(
+            Rows("metrics", note, ["", "metric", "newest", "least", "most", "course"], rows, ("", "metric", "course"))
+        )
+
+    def follow(self, name: str) -> None:
+        """Keep the bar on a metric whose row moves."""
+        if name in self._names():
+            self.call_after_refresh(lambda: self.query_one(RowTable).to(self._names().index(name)))
+
+    def open_search(self) -> None:
+        search = self.query_one(Input)
+        search.display = True
+        self.screen.set_focus(search)
+
+    def back(self) -> str | None:
+        """Put the filter away; None without a filter."""
+        search = self.query_one(Input)
+        if not search.display:
+            return None
+        search.value, search.display = "", False
+        self.screen.set_focus(self.query_one(RowTable))
+        return ""
+
+    @on(Input.Changed)
+    def _filter(self) -> None:
+        if now := moment_of(self):
+            self.query_one(RowTable).to(0)
+            self.show(now)
+
+    @on(Input.Submitted)
+    def _filtered(self) -> None:
+        self.screen.set_focus(self.query_one(RowTable))
+
+    @on(RowTable.RowSelected)
+    def _selected(self) -> None:
+        if name := self.metric:
+            self.post_message(self.Chosen(name))
+
+
+def _compare() -> ViewPage:
+    """Runs next to each other: the state of each, the settings that differ, the results."""
+    return ViewPage(RowTable(states, id="states"), Horizontal(RowTable(differences), RowTable(comparison)))
+
+
+def _results() -> ViewPage:
+    """What each stage did to the headline metrics, above the charts of the reward and of validations."""
+    validation = next(spec for spec in CHARTS if spec.title == VALIDATION)
+    return ViewPage(RowTable(results), Horizontal(RunChart(CHARTS[0]), RunChart(validation)))
+
+
+def _alerts() -> ViewPage:
+    """Alerts with advice, next to workers, constraints and step times."""
+    return ViewPage(TextView(alerts), VerticalScroll(Pane(workers), Pane(constraints), Pane(times), can_focus=False))
+
+
+PAGES: dict[str, Callable[[], ViewPage | Completions]] = {
+    "overview": Overview,
+    "compare": _compare,
+    "charts": Charts,
+    "metrics": Metrics,
+    "completions": Completions,
+    "results": _results,
+    "alerts": _alerts,
+    "log": lambda: ViewPage(TextView(run_log, newest_last=True)),
+    "config": lambda: ViewPage(TextView(settings)),
+    "chart": lambda: ViewPage(RunChart(CHARTS[0])),
+}
+"""In the order of the tab key; `compare` is there for several runs, `chart` while one is enlarged."""

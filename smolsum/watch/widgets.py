@@ -1,0 +1,235 @@
+"""The widgets that pages are made of: a pane that is drawn from the model, a table, a text that scrolls, a question."""
+
+from collections.abc import Callable
+from typing import ClassVar, cast
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.coordinate import Coordinate
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.visual import VisualType
+from textual.widget import Widget
+from textual.widgets import DataTable, Input, Static
+
+from smolsum.watch.formats import PaneText, Rows, cut
+from smolsum.watch.model import Snapshot
+
+Draw = Callable[[Snapshot, int, int], PaneText]
+MOST_LINES = 12
+"""Lines of a pane that is as high as what it says, at most."""
+CONTEXT = 2
+"""Lines of a text above its first hit."""
+SCROLLBAR, MIN_WIDTH = 1, 20
+"""Columns of a text that its scrollbar takes, and that it has in any case."""
+
+
+def moment_of(widget: Widget) -> Snapshot | None:
+    """Return the moment that the app of a widget shows. (Widgets keep none: one that was closed would keep its run.)"""
+    return cast("Snapshot | None", widget.app.moment)  # type: ignore[attr-defined]
+
+
+def label(widget: Widget, title: str, note: str | Text) -> None:
+    """Write the title of a widget on its frame, and the note as far as there is room."""
+    now = moment_of(widget)
+    shown = Text.assemble(note)
+    if widget.outer_size.width:
+        shown = cut(shown, widget.outer_size.width - 6, ascii=now is not None and now.options.ascii)
+    widget.border_title, widget.border_subtitle = Content(title), Content.from_rich_text(shown)
+
+
+class Pane(Static):
+    """Framed lines, drawn anew from each moment of the run in the size that the pane has; `-quiet` where it has no
+    news."""
+
+    DEFAULT_CSS = """
+    Pane { text-wrap: nowrap; text-overflow: clip; width: 1fr; height: 1fr; }
+    """
+    ALLOW_SELECT = False
+
+    def __init__(self, draw: Draw, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._draw = draw
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The moment that the view shows."""
+        return moment_of(self)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Draw this moment."""
+        auto = self.styles.is_auto_height
+        size = self.content_size
+        width = size.width or (self.container_size.width - self.gutter.width)
+        if width <= 0 or not (auto or size.height):
+            return
+        drawn = self._draw(snapshot, width, MOST_LINES if auto else size.height)
+        self.set_class(not drawn.news, "-quiet")
+        label(self, drawn.title, drawn.note)
+        self.update(Content("\n").join(Content.from_rich_text(line) for line in drawn.lines))
+
+    def on_resize(self) -> None:
+        if self.snapshot:
+            self.show(self.snapshot)
+
+
+class RowTable(DataTable[VisualType], inherit_bindings=False):
+    """Rows with a bar. The keys that it does not need are left to the app."""
+
+    DEFAULT_CSS = """
+    RowTable { height: 1fr; background: $background; background-tint: $background 0%; scrollbar-size: 1 1; }
+    RowTable:focus { background-tint: $background 0%; }
+    RowTable > .datatable--header { background: $background; color: $foreground; text-style: bold; }
+    RowTable > .datatable--cursor, RowTable:focus > .datatable--cursor { background: $background; color: $foreground;
+            text-style: bold reverse; }
+    RowTable > .datatable--even-row, RowTable > .datatable--odd-row { background: $background; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "cursor_up", "up", show=False),
+        Binding("down,j", "cursor_down", "down", show=False),
+        Binding("enter", "select_cursor", "open", show=False, tooltip="what is under the bar"),
+    ]
+
+    class Clicked(Message):
+        """The mouse was pressed on a row."""
+
+        def __init__(self, row: int) -> None:
+            super().__init__()
+            self.row = row
+
+    def on_click(self, event: events.Click) -> None:
+        if (row := event.style.meta.get("row", -1)) >= 0:
+            self.post_message(self.Clicked(row))
+
+    def __init__(self, draw: Callable[[Snapshot, int], Rows] | None = None, *, id: str | None = None) -> None:
+        """`draw` makes the rows of a table without a bar from each moment of the run; other tables are filled."""
+        super().__init__(id=id, show_cursor=draw is None, cursor_type="row", cell_padding=1)
+        self._draw = draw
+        self._titles: list[str] = []
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Draw this moment."""
+        if self._draw:
+            self.fill(self._draw(snapshot, self.size.width))
+
+    def fill(self, found: Rows) -> None:
+        """Show these rows and keep the bar where it is; cells that stay as they are cost nothing."""
+        titles, left = found.titles, found.left
+        rows = [[self._cell(one, title in left) for title, one in zip(titles, row, strict=True)] for row in found.rows]
+        label(self, found.title, found.note)
+        if [*titles] != self._titles:
+            self.clear(columns=True)
+            self._titles = [*titles]
+            for title in titles:
+                self.add_column(self._cell(title, title in left), width=0)
+        # Textual measures new cells only once it is idle, and keeps what it drew before that
+        widths = [max(map(cell_len, map(str, column))) for column in zip(titles, *rows, strict=True)]
+        wider = widths != [column.width for column in self.ordered_columns]
+        for column, width in zip(self.ordered_columns, widths, strict=True):
+            column.width = width
+        while self.row_count > len(rows):
+            self.remove_row(self.ordered_rows[-1].key)
+        for place, row in enumerate(rows):
+            if place >= self.row_count:
+                self.add_row(*row)
+                continue
+            for at, cell in enumerate(row):
+                known = self.get_cell_at(Coordinate(place, at))
+                if known != cell or (isinstance(known, Text) and known.style != cell.style):
+                    # one is enough for the table to find its size; each one costs measuring its column
+                    self.update_cell_at(Coordinate(place, at), cell, update_width=wider)
+                    wider = False
+
+    def _cell(self, cell: str | Text, left: bool) -> Text:
+        text = cell if isinstance(cell, Text) else Text(cell)
+        text.justify = "left" if left else "right"
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
+
+    def forget(self) -> None:
+        """Be empty, so that the next rows begin at the top."""
+        self.clear(columns=True)
+        self._titles = []
+
+    def to(self, row: int) -> None:
+        """Move the bar to a row, or to the nearest one."""
+        self.move_cursor(row=min(max(row, 0), max(self.row_count - 1, 0)))
+
+
+class TextView(VerticalScroll, can_focus=False):
+    """A framed text that scrolls, and that the mouse selects: Textual's log widgets know either styles or selection."""
+
+    DEFAULT_CSS = """
+    TextView { height: 1fr; scrollbar-size-vertical: 1; }
+    TextView > Static { height: auto; }
+    """
+
+    def __init__(
+        self,
+        draw: Callable[[Snapshot, int], PaneText] | None = None,
+        *,
+        newest_last: bool = False,
+        id: str | None = None,
+    ) -> None:
+        """`draw` makes the text from each moment of the run; without it the view is filled."""
+        super().__init__(id=id)
+        self._draw, self._newest_last = draw, newest_last
+        self._text = Text("\n")
+
+    def compose(self) -> ComposeResult:
+        yield Static()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Draw this moment."""
+        if self._draw:
+            self.fill(self._draw(snapshot, max(self.size.width - SCROLLBAR, MIN_WIDTH)))
+
+    def on_resize(self) -> None:
+        if now := moment_of(self):
+            self.show(now)
+
+    def fill(self, found: PaneText) -> None:
+        """Show this text; one that comes by itself stays at its end."""
+        text = Text("\n").join(found.lines)
+        label(self, found.title, found.note)
+        if (self._text.plain, self._text.spans) != (text.plain, text.spans):
+            at_end = self._newest_last and self.scroll_y >= self.max_scroll_y
+            self._text = text
+            self.query_one(Static).update(Content.from_rich_text(text))
+            if at_end:
+                self.scroll_end(animate=False)
+
+    def begin(self, place: int = 0) -> None:
+        """Scroll to the line with a character of the text; at the first page the text begins at its top."""
+        lines = self._text[:place].wrap(Console(width=80), max(self.content_size.width, 8))
+        row = len(lines) - 1 if place else 0
+        self.scroll_to(y=max(row - CONTEXT, 0) if row >= self.content_size.height else 0, animate=False)
+
+
+class InputDialog(ModalScreen[str | None]):
+    """Asks for a line of text; escape and ctrl-c return None."""
+
+    DEFAULT_CSS = """
+    InputDialog { align: center middle; background: $background 60%; }
+    InputDialog > Vertical { width: 70; max-width: 90%; height: auto; border: round $foreground; padding: 1 2;
+                          background: $background; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c,ctrl+q", "dismiss", priority=True)]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Static(Content(self._text))
+            yield Input(compact=True)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip())
