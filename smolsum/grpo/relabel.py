@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
+from typing import cast
 
 import numpy as np
 
 from smolsum.config.sections import StageConfig
-from smolsum.config.targets import lot
+from smolsum.config.targets import LengthSettings, lot, tolerance_of
 from smolsum.grpo.batch import Batch
 from smolsum.grpo.hindsight import Relabelled
 from smolsum.grpo.setup.prepare import Setup
@@ -26,10 +27,9 @@ def relabelled(
     not, for the nearest that it asks for; and one of those before, drawn too, is too early under the prompt that asks
     for the target. So is the end of a whole rollout that is shorter by more than half of one of its sentences.
     """
-    writer = setup.writer
-    assert writer is not None
-    targets = writer.targets_at(step, steps)
-    length, seed, found = setup.task.targets.length(setup.config), setup.config.train.seed, []
+    writer, task, seed = setup.writer, cast(LengthSettings, setup.config.task), setup.config.train.seed
+    targets = writer.targets_at(step, steps) if writer else None
+    length, found = setup.task.targets.length(setup.config), []
     for p, group in enumerate(batch.groups):
         quality = _quality(batch, p, stage, setup.task.targets.signals)
         middle = median(quality)
@@ -38,17 +38,19 @@ def relabelled(
             possible = _endings(rollout, ends, setup.policy)
             if quality[g] < middle or np.isnan(batch.totals[p][g]) or not possible:
                 continue
-            target = targets.drawn("hindsight", seed, rollout.seed)
+            target = targets.drawn("hindsight", seed, rollout.seed) if targets else task.target_tokens
             best = min(range(len(possible)), key=lambda n: abs(length(possible[n]) - target))
             ended = possible[best]
             if ended is rollout and target - length(rollout) > length(rollout) / (2 * len(possible)):
                 learnt.append((ended, target, False))
-            else:
+            elif targets:
                 learnt.append((ended, targets.nearest(length(ended)), True))
+            elif abs(length(ended) - target) <= tolerance_of(target, task):
+                learnt.append((ended, target, True))
             if best:
                 learnt.append((possible[lot("early", seed, rollout.seed) % best], target, False))
         if learnt:
-            ids = [writer.asking(group.prompt, target).token_ids for _, target, _ in learnt]
+            ids = [(writer.asking(group.prompt, t) if writer else group.prompt).token_ids for _, t, _ in learnt]
             found.append(Relabelled([one for one, *_ in learnt], ids, [right for *_, right in learnt]))
     return found
 
