@@ -14,6 +14,9 @@ Two things keep the lengths that are learnt from following those that the policy
   target. It stands under the prompt that asks for the target, and counts with log(1 - p) instead of log p. Without such
   examples everything would teach to end, and nothing to go on.
 
+Where all prompts have one target, nothing is relabelled, and an end is right that is within the tolerance of it: the
+credit for a length goes to the decision that it depends on, whatever the completion did later.
+
 With p the policy's probability of the end-of-sequence token there, the objective that is added to that of GRPO,
 weighted by `grpo.hindsight`, is over the N rollouts of a step
 

@@ -19,13 +19,14 @@ from smolsum.types import Rollout
 def relabelled(
     batch: Batch, setup: Setup, stage: StageConfig, step: int, steps: int, ends: frozenset[int]
 ) -> list[Relabelled]:
-    """Return the relabelled completions of each group that has some.
+    """Return the completions of each group that are learnt.
 
     For each rollout of at least its group's median quality a target is drawn, evenly from those that training asks for
     at the stage's `step` (from 0, of `steps`). Of its possible ends, after each of the tokens `ends` and where it
     ended, the one whose length is nearest is right under the prompt that asks for this length or, where training does
     not, for the nearest that it asks for; and one of those before, drawn too, is too early under the prompt that asks
-    for the target. So is the end of a whole rollout that is shorter by more than half of one of its sentences.
+    for the target. So is the end of a whole rollout that is shorter by more than half of one of its sentences. Where
+    all prompts have one target, it is right if it is within the tolerance.
     """
     writer, task, seed = setup.writer, cast(LengthSettings, setup.config.task), setup.config.train.seed
     targets = writer.targets_at(step, steps) if writer else None
@@ -41,12 +42,16 @@ def relabelled(
             target = targets.drawn("hindsight", seed, rollout.seed) if targets else task.target_tokens
             best = min(range(len(possible)), key=lambda n: abs(length(possible[n]) - target))
             ended = possible[best]
-            if ended is rollout and target - length(rollout) > length(rollout) / (2 * len(possible)):
+            missing = target - length(ended)
+            if targets is None:
+                if abs(missing) <= tolerance_of(target, task):
+                    learnt.append((ended, target, True))
+                elif ended is rollout and missing > 0:
+                    learnt.append((ended, target, False))
+            elif ended is rollout and missing > length(rollout) / (2 * len(possible)):
                 learnt.append((ended, target, False))
-            elif targets:
+            else:
                 learnt.append((ended, targets.nearest(length(ended)), True))
-            elif abs(length(ended) - target) <= tolerance_of(target, task):
-                learnt.append((ended, target, True))
             if best:
                 learnt.append((possible[lot("early", seed, rollout.seed) % best], target, False))
         if learnt:

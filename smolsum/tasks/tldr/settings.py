@@ -121,11 +121,6 @@ def _check_targets(config: Config) -> None:
                 f"task.{unused} means nothing without task.targets", hint="--set task.targets=16-128, or leave it out"
             )
         return
-    if config.grpo.hindsight and not config.grpo.train_eos:
-        raise UsageError(
-            "grpo.hindsight teaches where a text ends, but grpo.train_eos = false leaves out the token that ends it",
-            hint="--set grpo.train_eos=true, or --set grpo.hindsight=0",
-        )
     make_targets(task.targets, task.held_out_targets)
     try:
         # of two targets, which a text that states its target tells apart
