@@ -92,6 +92,9 @@ def _of_objective(config: Config) -> Iterator[Problem]:
         if grpo.constraint_method == "gate" and any(stage.constraints for stage in stages):
             what = "= 'ends' needs a sum of what length and quality earn, and a gate multiplies them"
             yield Problem(key, what, f"{other}, or --set grpo.constraint_method=lagrange")
+    if grpo.hindsight and not config.task.needed_tokens:
+        what = f"teaches where a text of a length ends, and the texts of task {config.task.name} have none to reach"
+        yield Problem("grpo.hindsight", what, "--set grpo.hindsight=0")
     if grpo.correction != "none" and grpo.old_logprobs == "sampler":
         yield Problem(
             "grpo.correction",

@@ -468,6 +468,12 @@ def test_ends_have_a_part_of_what_has_parts(more: list[str], named: list[str]) -
     assert resolved(sets=["grpo.length_credit=ends", "grpo.loss=dapo"])
 
 
+def test_hindsight_needs_a_task_with_a_length() -> None:
+    """Else there is no target that an end could be right for."""
+    with refuses("grpo.hindsight", "task strict-json", "--set grpo.hindsight=0"):
+        resolved(flags={"task.name": "strict-json"}, sets=["grpo.hindsight=1"])
+
+
 @pytest.mark.parametrize("kept", [1, 9])
 def test_an_update_keeps_some_of_the_rollouts(kept: int) -> None:
     """A single one has nothing to be compared with, and there are no more than are sampled."""
