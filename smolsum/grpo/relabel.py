@@ -36,10 +36,13 @@ def relabelled(
         middle = median(quality)
         learnt: list[tuple[Rollout, int, bool]] = []
         for g, rollout in enumerate(group.rollouts):
-            possible = _endings(rollout, ends, setup.policy)
-            if quality[g] < middle or np.isnan(batch.totals[p][g]) or not possible:
+            if quality[g] < middle or np.isnan(batch.totals[p][g]):
+                continue
+            if not (possible := _endings(rollout, ends, setup.policy)):
                 continue
             target = targets.drawn("hindsight", seed, rollout.seed) if targets else task.target_tokens
+            if targets is None and possible[-1] is rollout and abs(length(rollout) - target) <= tolerance_of(target, task):
+                continue
             best = min(range(len(possible)), key=lambda n: abs(length(possible[n]) - target))
             ended = possible[best]
             missing = target - length(ended)

@@ -50,6 +50,8 @@ KEPT = 4
 RESTORE = "restore it from a copy"
 SHOWN = 57
 """characters of a value in a sentence"""
+DAMAGED = (SmolsumError, LookupError, TypeError, ValueError, AttributeError, OSError)
+"""what reading, deriving or measuring raises where anything may stand in a file"""
 
 
 @dataclass
@@ -324,14 +326,7 @@ def derive(
             continue
         except _LostError as error:
             found.lost.append(f"steps {session.at.step} to {until}: {error}")
-        except (
-            SmolsumError,
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            OSError,
-        ) as error:  # anything may be there
+        except DAMAGED as error:
             found.differences.append(f"step {session.at.step} cannot be derived: {error or type(error).__name__}")
 
 

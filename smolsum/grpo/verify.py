@@ -21,7 +21,7 @@ from smolsum.files import read_jsonl
 from smolsum.grpo.difficulty import planned_kinds
 from smolsum.grpo.evaluations import START, evaluation_job, start_sample
 from smolsum.grpo.progress import Progress
-from smolsum.grpo.replay import Derived, Recorded, ReplayKeeper, derive, plain, same_machine, segments, unequal
+from smolsum.grpo.replay import DAMAGED, Derived, Recorded, ReplayKeeper, derive, plain, same_machine, segments, unequal
 from smolsum.grpo.resume import settings_of, span
 from smolsum.grpo.session import Session
 from smolsum.grpo.setup.prepare import Setup, load_shapes, prepare
@@ -200,14 +200,7 @@ def _verify_evaluation(
         _evaluate_again(job, recorded, setup, posts, found, part)
     except (InterruptedRun, MachineError, UnreachableError):
         raise
-    except (
-        SmolsumError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        OSError,
-    ) as error:  # anything may be there
+    except DAMAGED as error:
         part.differences.append(f"{part.name} cannot be measured again: {error or type(error).__name__}")
     return part
 
