@@ -14,8 +14,10 @@ Two things keep the lengths that are learnt from following those that the policy
   target. It stands under the prompt that asks for the target, and counts with log(1 - p) instead of log p. Without such
   examples everything would teach to end, and nothing to go on.
 
-Where all prompts have one target, nothing is relabelled, and an end is right that is within the tolerance of it: the
-credit for a length goes to the decision that it depends on, whatever the completion did later.
+Where all prompts have one target, nothing is relabelled. An end is right that is within the tolerance of it: the credit
+for a length goes to the decision that it depends on, whatever the completion did later. A completion that ended there
+teaches nothing, so hindsight fades as the length is learnt, and leaves to the rewards which of the lengths within the
+tolerance is best. (Taught as long as a stage lasts, it held a policy to lengths that no constraint asked for.)
 
 With p the policy's probability of the end-of-sequence token there, the objective that is added to that of GRPO,
 weighted by `grpo.hindsight`, is over the N rollouts of a step

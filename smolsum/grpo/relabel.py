@@ -25,8 +25,10 @@ def relabelled(
     at the stage's `step` (from 0, of `steps`). Of its possible ends, after each of the tokens `ends` and where it
     ended, the one whose length is nearest is right under the prompt that asks for this length or, where training does
     not, for the nearest that it asks for; and one of those before, drawn too, is too early under the prompt that asks
-    for the target. So is the end of a whole rollout that is shorter by more than half of one of its sentences. Where
-    all prompts have one target, it is right if it is within the tolerance.
+    for the target. So is the end of a whole rollout that is shorter by more than half of one of its sentences.
+
+    Where all prompts have one target, the nearest end is right if it is within the tolerance. Nothing is learnt of a
+    rollout that ended within it: which of the lengths within is better, the rewards say.
     """
     writer, task, seed = setup.writer, cast(LengthSettings, setup.config.task), setup.config.train.seed
     targets = writer.targets_at(step, steps) if writer else None
@@ -41,20 +43,17 @@ def relabelled(
             if not (possible := _endings(rollout, ends, setup.policy)):
                 continue
             target = targets.drawn("hindsight", seed, rollout.seed) if targets else task.target_tokens
-            if targets is None and possible[-1] is rollout and abs(length(rollout) - target) <= tolerance_of(target, task):
+            tolerance, got = tolerance_of(target, task), [length(one) for one in possible]
+            if not targets and possible[-1] is rollout and abs(got[-1] - target) <= tolerance:
                 continue
-            best = min(range(len(possible)), key=lambda n: abs(length(possible[n]) - target))
-            ended = possible[best]
-            missing = target - length(ended)
-            if targets is None:
-                if abs(missing) <= tolerance_of(target, task):
-                    learnt.append((ended, target, True))
-                elif ended is rollout and missing > 0:
-                    learnt.append((ended, target, False))
-            elif ended is rollout and missing > length(rollout) / (2 * len(possible)):
-                learnt.append((ended, target, False))
-            else:
-                learnt.append((ended, targets.nearest(length(ended)), True))
+            best = min(range(len(possible)), key=lambda n: abs(got[n] - target))
+            missing, half = target - got[best], got[-1] / (2 * len(possible))
+            if possible[best] is rollout and missing > (half if targets else 0):
+                learnt.append((rollout, target, False))
+            elif targets:
+                learnt.append((possible[best], targets.nearest(got[best]), True))
+            elif abs(missing) <= tolerance:
+                learnt.append((possible[best], target, True))
             if best:
                 learnt.append((possible[lot("early", seed, rollout.seed) % best], target, False))
         if learnt:

@@ -117,10 +117,25 @@ def test_one_target_has_right_ends_within_its_tolerance(setup: Setup) -> None:
     whole = rollout(setup)
     ends = sorted({one.length for one in learnt(setup, whole)[0].rollouts})
     for target, right in ((ends[2] + 1, {ends[2]}), (ends[1] + 3, set()), (ends[-1] + 20, set())):
-        sets = (f"task.target_tokens={target}", "task.tolerance_tokens=2", "grpo.hindsight=1")
-        (found,) = learnt(replace(setup, writer=None, config=resolved(*sets)), whole)
+        (found,) = learnt(one_target(setup, target), whole)
         assert {one.length for one, good in zip(found.rollouts, found.right, strict=True) if good} == right
         early = {one.length for one, good in zip(found.rollouts, found.right, strict=True) if not good}
         assert early
         assert max(early) < target
         assert {tuple(ids) for ids in found.prompts_ids} == {setup.prompts["train"][0].token_ids}
+
+
+@pytest.mark.parametrize("off", [-2, 0, 2])
+def test_one_target_teaches_nothing_of_what_kept_it(setup: Setup, off: int) -> None:
+    """Also where a sentence before ends within the tolerance. What was cut did not keep it."""
+    text = " ".join((*SENTENCES, "Yes?"))
+    whole, cut = rollout(setup, text=text), rollout(setup, text=text + " And", truncated=True)
+    one = one_target(setup, whole.length + off)
+    assert not learnt(one, whole)
+    (found,) = learnt(one, cut)
+    assert any(found.right)
+
+
+def one_target(setup: Setup, target: int) -> Setup:
+    sets = (f"task.target_tokens={target}", "task.tolerance_tokens=2", "grpo.hindsight=1")
+    return replace(setup, writer=None, config=resolved(*sets))
