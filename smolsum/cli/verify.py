@@ -10,7 +10,7 @@ import typer
 
 from smolsum import console
 from smolsum.cli.options import OutputFlags, PluginFlag, RunsFlag, runs_folder
-from smolsum.errors import SmolsumError, UsageError
+from smolsum.errors import InterruptedRun, SmolsumError, UsageError
 
 SHOWN = 20
 """differences that are printed"""
@@ -74,12 +74,15 @@ def verify(
             console.narrate(text)
         if found.digest:
             console.narrate(f"digest of the run: {found.digest}")
+    draw = f"--seed {found.seed} draws the same steps and posts again"
     if found.differences:
         more = "; --json has them all" if len(found.differences) > SHOWN and not as_json else ""
+        more += "; interrupted before the rest" if found.interrupted else ""
         raise SmolsumError(
-            f"{paths.name} is not what it says: {_count(len(found.differences), 'difference')}{more}",
-            hint=f"--seed {found.seed} draws the same steps and posts again",
+            f"{paths.name} is not what it says: {_count(len(found.differences), 'difference')}{more}", hint=draw
         )
+    if found.interrupted:
+        raise InterruptedRun("interrupted; what was verified until then is the same", hint=draw)
 
 
 def _count(number: int, what: str) -> str:

@@ -93,8 +93,11 @@ def _of_objective(config: Config) -> Iterator[Problem]:
             what = "= 'ends' needs a sum of what length and quality earn, and a gate multiplies them"
             yield Problem(key, what, f"{other}, or --set grpo.constraint_method=lagrange")
     if grpo.hindsight and not config.task.needed_tokens:
-        what = f"teaches where a text of a length ends, and the texts of task {config.task.name} have none to reach"
+        what = f"teaches where a text of a set length ends, and the texts of task {config.task.name} have none"
         yield Problem("grpo.hindsight", what, "--set grpo.hindsight=0")
+    elif grpo.hindsight and not grpo.train_eos:
+        what = "teaches where a text ends, but grpo.train_eos = false leaves out the token that ends it"
+        yield Problem("grpo.hindsight", what, "--set grpo.train_eos=true, or --set grpo.hindsight=0")
     if grpo.correction != "none" and grpo.old_logprobs == "sampler":
         yield Problem(
             "grpo.correction",

@@ -14,6 +14,11 @@ Two things keep the lengths that are learnt from following those that the policy
   target. It stands under the prompt that asks for the target, and counts with log(1 - p) instead of log p. Without such
   examples everything would teach to end, and nothing to go on.
 
+Where all prompts have one target, nothing is relabelled. An end is right that is within the tolerance of it: the credit
+for a length goes to the decision that it depends on, whatever the completion did later. A completion that ended there
+teaches nothing, so hindsight fades as the length is learnt, and leaves to the rewards which of the lengths within the
+tolerance is best. (Taught as long as a stage lasts, it held a policy to lengths that no constraint asked for.)
+
 With p the policy's probability of the end-of-sequence token there, the objective that is added to that of GRPO,
 weighted by `grpo.hindsight`, is over the N rollouts of a step
 
@@ -96,9 +101,10 @@ def add_hindsight(
     if not number:
         return grads, counted
     mine, counts = distributed.share_or_spare(groups)
-    losses = [_loss(group, rollouts, counts=counts) for group in mine]
+    rows = [_rows(group) for group in mine]
+    losses = [_loss(group, ends_RT, rollouts, counts=counts) for group, (_, ends_RT) in zip(mine, rows, strict=True)]
     (total, tally), more = sum_over_groups(
-        model, [_tokens(group) for group in mine], losses,
+        model, [tokens for tokens, _ in rows], losses,
         temperature=stage.temperature, join=merged, chunking=chunking,
     )  # fmt: skip
     more, total, tally = distributed.total(more), distributed.total(total).item(), over_ranks(tally)
@@ -107,8 +113,7 @@ def add_hindsight(
     return tree_map(lambda a, b: a + (weight * b).astype(a.dtype), grads, more), counted | found
 
 
-def _loss(group: Relabelled, rollouts: int, *, counts: bool) -> GroupLoss:
-    ends_RT = _ends(group)
+def _loss(group: Relabelled, ends_RT: mx.array, rollouts: int, *, counts: bool) -> GroupLoss:
     right_R = mx.array([float(right) for right in group.right])
     counted_R = mx.full(right_R.shape, 1.0 if counts else 0.0)
 
@@ -118,23 +123,14 @@ def _loss(group: Relabelled, rollouts: int, *, counts: bool) -> GroupLoss:
     return loss
 
 
-def _shared(group: Relabelled) -> Sequence[int]:
-    """Return what the prompts have in common, without their last tokens: every row keeps a token that is not shared."""
+def _rows(group: Relabelled) -> tuple[TokenGroup, mx.array]:
+    """Return the rows as a group of what the prompts begin with, whose completions begin with the rest of their
+    prompts; and 1 for the end-of-sequence token of each completion there: float32 (R, T)."""
     first, length = group.prompts_ids[0], 0
+    # every row keeps a token that is not shared
     while length < min(map(len, group.prompts_ids)) - 1 and len({ids[length] for ids in group.prompts_ids}) == 1:
         length += 1
-    return first[:length]
-
-
-def _tokens(group: Relabelled) -> TokenGroup:
-    """Return the rows as a group of the shared prompt, whose completions begin with the rest of their prompts."""
-    shared = _shared(group)
-    rows = zip(group.prompts_ids, group.rollouts, strict=True)
-    return TokenGroup(shared, [(*ids[len(shared) :], *rollout.token_ids) for ids, rollout in rows])
-
-
-def _ends(group: Relabelled) -> mx.array:
-    """Return 1 for the end-of-sequence token of each completion, behind the rest of its prompt: float32 (R, T)."""
-    before = len(_shared(group))
-    places = [len(ids) - before + one.length for ids, one in zip(group.prompts_ids, group.rollouts, strict=True)]
-    return mx.array([[float(n == place) for n in range(max(places) + 1)] for place in places])
+    pairs = [*zip(group.prompts_ids, group.rollouts, strict=True)]
+    tokens = TokenGroup(first[:length], [(*ids[length:], *rollout.token_ids) for ids, rollout in pairs])
+    ends = [len(ids) - length + rollout.length for ids, rollout in pairs]
+    return tokens, mx.array([[float(n == end) for n in range(max(ends) + 1)] for end in ends])

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
+from typing import cast
 
 import numpy as np
 
 from smolsum.config.sections import StageConfig
-from smolsum.config.targets import lot
+from smolsum.config.targets import LengthSettings, lot, tolerance_of
 from smolsum.grpo.batch import Batch
 from smolsum.grpo.hindsight import Relabelled
 from smolsum.grpo.setup.prepare import Setup
@@ -18,18 +19,20 @@ from smolsum.types import Rollout
 def relabelled(
     batch: Batch, setup: Setup, stage: StageConfig, step: int, steps: int, ends: frozenset[int]
 ) -> list[Relabelled]:
-    """Return the relabelled completions of each group that has some.
+    """Return the completions of each group that are learnt.
 
     For each rollout of at least its group's median quality a target is drawn, evenly from those that training asks for
     at the stage's `step` (from 0, of `steps`). Of its possible ends, after each of the tokens `ends` and where it
     ended, the one whose length is nearest is right under the prompt that asks for this length or, where training does
     not, for the nearest that it asks for; and one of those before, drawn too, is too early under the prompt that asks
     for the target. So is the end of a whole rollout that is shorter by more than half of one of its sentences.
+
+    Where all prompts have one target, the nearest end is right if it is within the tolerance. Nothing is learnt of a
+    rollout that ended within it: which of the lengths within is better, the rewards say.
     """
-    writer = setup.writer
-    assert writer is not None
-    targets = writer.targets_at(step, steps)
-    length, seed, found = setup.task.targets.length(setup.config), setup.config.train.seed, []
+    writer, task, seed = setup.writer, cast(LengthSettings, setup.config.task), setup.config.train.seed
+    targets = writer.targets_at(step, steps) if writer else None
+    length, found = setup.task.targets.length(setup.config), []
     for p, group in enumerate(batch.groups):
         quality = _quality(batch, p, stage, setup.task.targets.signals)
         middle = median(quality)
@@ -39,17 +42,22 @@ def relabelled(
                 continue
             if not (possible := _endings(rollout, ends, setup.policy)):
                 continue
-            target = targets.drawn("hindsight", seed, rollout.seed)
-            best = min(range(len(possible)), key=lambda n: abs(length(possible[n]) - target))
-            ended = possible[best]
-            if ended is rollout and target - length(rollout) > length(rollout) / (2 * len(possible)):
-                learnt.append((ended, target, False))
-            else:
-                learnt.append((ended, targets.nearest(length(ended)), True))
+            target = targets.drawn("hindsight", seed, rollout.seed) if targets else task.target_tokens
+            tolerance, got = tolerance_of(target, task), [length(one) for one in possible]
+            if not targets and possible[-1] is rollout and abs(got[-1] - target) <= tolerance:
+                continue
+            best = min(range(len(possible)), key=lambda n: abs(got[n] - target))
+            missing, half = target - got[best], got[-1] / (2 * len(possible))
+            if possible[best] is rollout and missing > (half if targets else 0):
+                learnt.append((rollout, target, False))
+            elif targets:
+                learnt.append((possible[best], targets.nearest(got[best]), True))
+            elif abs(missing) <= tolerance:
+                learnt.append((possible[best], target, True))
             if best:
                 learnt.append((possible[lot("early", seed, rollout.seed) % best], target, False))
         if learnt:
-            ids = [writer.asking(group.prompt, target).token_ids for _, target, _ in learnt]
+            ids = [(writer.asking(group.prompt, t) if writer else group.prompt).token_ids for _, t, _ in learnt]
             found.append(Relabelled([one for one, *_ in learnt], ids, [right for *_, right in learnt]))
     return found
 

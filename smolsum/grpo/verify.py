@@ -66,6 +66,8 @@ class Verification:
     parts: list[VerifiedPart] = field(default_factory=list)
     unverified: list[str] = field(default_factory=list)
     """what could not be verified, and why"""
+    interrupted: bool = False
+    """whether the user stopped it, so that parts are missing or not complete"""
 
     @property
     def differences(self) -> list[str]:
@@ -89,6 +91,8 @@ def verify(run: RunPaths, *, steps: int, posts: int, seed: int, progress: Progre
         found.unverified.append("files: there is no digests.jsonl: an earlier version made the run, or it was removed")
     try:
         _verify_contents(run, found, files, steps, posts, progress)
+    except KeyboardInterrupt:
+        found.interrupted = True
     except (InterruptedRun, MachineError, UnreachableError):
         raise
     except SmolsumError as error:
@@ -174,9 +178,16 @@ def _verify_steps(
         progress.note(f"deriving {count} of {len(every)} steps again{ago}")
         progress.plan([("step", count)], part="derived")
     derived = Derived()
-    derive(recorded, setup, plan, spans, derived, progress, exact=found.exact)
-    found.unverified += derived.lost
-    words = [f"{len(derived.steps)} of {len(every)} derived {'bit for bit' if found.exact else 'within rounding'}"]
+    try:
+        derive(recorded, setup, plan, spans, derived, progress, exact=found.exact)
+    finally:  # what was derived until then counts
+        found.unverified += derived.lost
+        found.parts.append(_derived(derived, setup, found, of=len(every)))
+
+
+def _derived(derived: Derived, setup: Setup, found: Verification, *, of: int) -> VerifiedPart:
+    """Return what deriving steps of `of` has shown."""
+    words = [f"{len(derived.steps)} of {of} derived {'bit for bit' if found.exact else 'within rounding'}"]
     if derived.same < (1 - (0 if found.exact else OTHERWISE)) * derived.resampled:
         unlike = f"{derived.resampled - derived.same} of {derived.resampled} rollouts did not come out again"
         if setup.config.workers.urls:
@@ -187,7 +198,7 @@ def _verify_steps(
         words.append(f"{derived.same} of {derived.resampled} rollouts came out again")
     if derived.checkpoints:
         words.append(f"{len(derived.checkpoints)} of the checkpoints")
-    found.parts.append(VerifiedPart("steps", ", ".join(words), derived.differences))
+    return VerifiedPart("steps", ", ".join(words), derived.differences)
 
 
 def _verify_evaluation(

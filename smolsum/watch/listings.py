@@ -51,7 +51,7 @@ def rollout_rows(
         asked = "" if sample.target is None or settings.unit != TOKENS else f"/{sample.target}"
         cells = [str(sample.number + 1), f"{sample.tokens}{asked}{_ellipsis(ascii) if sample.truncated else ''}"]
         cells += [number(sample.reward)] if total else []
-        cells += ["-" if sample.advantage is None else f"{sample.advantage:+.2f}"]
+        cells += ["-" if sample.advantage is None else f"{sample.advantage:+z.2f}"]
         cells += [number(sample.rewards.get(name)) for name in signals]
         cells += [_logged(sample.extra.get(name)) for name in extras]
         ends = {"error": ", ".join(sample_errors(sample, settings)), "worker": sample.worker}

@@ -73,7 +73,7 @@ def _cell(value: float | None, measure: MeasureInfo, label: str) -> str:
     if value is None or label != CHANGE:
         return _shown(value, measure.form)
     if measure.form.endswith("%"):
-        return f"{100 * value:+.1f}"
+        return f"{100 * value:+z.1f}"
     return format(value, f"+{measure.form}") if measure.form else f"{'+' if value > 0 else ''}{number(value)}"
 
 

@@ -468,10 +468,13 @@ def test_ends_have_a_part_of_what_has_parts(more: list[str], named: list[str]) -
     assert resolved(sets=["grpo.length_credit=ends", "grpo.loss=dapo"])
 
 
-def test_hindsight_needs_a_task_with_a_length() -> None:
-    """Else there is no target that an end could be right for."""
+def test_hindsight_teaches_where_texts_of_a_length_end() -> None:
+    """So the task has a length, and the token that ends a text is trained."""
+    with refuses("grpo.hindsight", "grpo.train_eos = false", "--set grpo.train_eos=true"):
+        resolved(sets=["grpo.hindsight=1", "grpo.train_eos=false"])
     with refuses("grpo.hindsight", "task strict-json", "--set grpo.hindsight=0"):
         resolved(flags={"task.name": "strict-json"}, sets=["grpo.hindsight=1"])
+    assert resolved(sets=["grpo.hindsight=1"])
 
 
 @pytest.mark.parametrize("kept", [1, 9])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from smolsum.config.resolve import resolve
+from smolsum.config.sections import Config
 from smolsum.grpo.batch import Batch
 from smolsum.grpo.credit import sentence_ends
 from smolsum.grpo.hindsight import Relabelled
@@ -22,7 +23,11 @@ ROLLOUTS = 400
 @pytest.fixture(scope="module")
 def setup() -> Setup:
     sets = ("task.targets=10-60", "task.held_out_targets=12-60/3", "task.target_curriculum=0")
-    return prepare(resolve(TASKS, model="tiny", strategy="finetuned", sets=sets).config)
+    return prepare(resolved(*sets))
+
+
+def resolved(*sets: str) -> Config:
+    return resolve(TASKS, model="tiny", strategy="finetuned", sets=sets).config
 
 
 def rollout(setup: Setup, *, truncated: bool = False, text: str = " ".join(SENTENCES)) -> Rollout:
@@ -105,3 +110,32 @@ def test_half_of_a_group_is_good_enough(setup: Setup) -> None:
     (found,) = learnt(setup, rollout(setup), {"meteor": quality, "rouge": quality, "length": [0.0] * ROLLOUTS})
     assert len({one.seed for one in found.rollouts}) == ROLLOUTS / 2
     assert all(one.seed % 2 for one in found.rollouts)
+
+
+def test_one_target_has_right_ends_within_its_tolerance(setup: Setup) -> None:
+    """And all prompts stay as they are."""
+    whole = rollout(setup)
+    ends = sorted({one.length for one in learnt(setup, whole)[0].rollouts})
+    for target, right in ((ends[2] + 1, {ends[2]}), (ends[1] + 3, set()), (ends[-1] + 20, set())):
+        (found,) = learnt(one_target(setup, target), whole)
+        assert {one.length for one, good in zip(found.rollouts, found.right, strict=True) if good} == right
+        early = {one.length for one, good in zip(found.rollouts, found.right, strict=True) if not good}
+        assert early
+        assert max(early) < target
+        assert {tuple(ids) for ids in found.prompts_ids} == {setup.prompts["train"][0].token_ids}
+
+
+@pytest.mark.parametrize("off", [-2, 0, 2])
+def test_one_target_teaches_nothing_of_what_kept_it(setup: Setup, off: int) -> None:
+    """Also where a sentence before ends within the tolerance. What was cut did not keep it."""
+    text = " ".join((*SENTENCES, "Yes?"))
+    whole, cut = rollout(setup, text=text), rollout(setup, text=text + " And", truncated=True)
+    one = one_target(setup, whole.length + off)
+    assert not learnt(one, whole)
+    (found,) = learnt(one, cut)
+    assert any(found.right)
+
+
+def one_target(setup: Setup, target: int) -> Setup:
+    sets = (f"task.target_tokens={target}", "task.tolerance_tokens=2", "grpo.hindsight=1")
+    return replace(setup, writer=None, config=resolved(*sets))

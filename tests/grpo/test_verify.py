@@ -372,6 +372,32 @@ def test_scores_that_are_missing(copy: Path, call: Call) -> None:
     assert said == [f"eval/start-test/scores.jsonl lacks 1 of {len(scores)} posts: {scores[0]['id']}"]
 
 
+def test_what_is_interrupted_tells_what_it_found(copy: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    from smolsum.grpo import replay
+
+    rows = read_jsonl(copy / "metrics.jsonl")
+    rows[1]["loss"] += 1.0
+    log = replay.ReplayKeeper.log
+
+    def stop_after(keeper: replay.ReplayKeeper, metrics: dict[str, Any], rollouts: list[dict[str, Any]]) -> None:
+        log(keeper, metrics, rollouts)
+        if keeper.at.step == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(replay.ReplayKeeper, "log", stop_after)
+    code, out, err = call("verify", copy, "--steps=8")
+    assert code == 130, err
+    assert "3 of 8 derived bit for bit" in out
+    assert "interrupted; what was verified until then is the same" in err
+    write(copy / "metrics.jsonl", rows)
+    seal(copy)
+    code, out, err = call("verify", copy, "--steps=8")
+    assert code == 1
+    assert "step 2: loss is" in err
+    assert "1 difference; interrupted before the rest" in err
+    assert found(call, copy)["interrupted"]
+
+
 def test_long_texts_are_shown_where_they_differ() -> None:
     (said,) = unequal("a" * 200 + "b", "a" * 200 + "c", "text", 0.0)
     assert said == f'text is …{"a" * 28}c", derived …{"a" * 28}b"'

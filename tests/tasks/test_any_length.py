@@ -43,8 +43,6 @@ def asking(target: int, tokens: int, text: str = "") -> RolloutGroup:
         (["task.held_out_targets=20"], ["task.held_out_targets", "without task.targets"]),
         (["task.target_curriculum=0.5"], ["task.target_curriculum", "without task.targets"]),
         (["task.tolerance_share=0.1"], ["task.tolerance_share", "without task.targets"]),
-        (["grpo.hindsight=1"], ["grpo.hindsight", "no prompt asks for a length"]),
-        ([*RANGE, "grpo.hindsight=1", "grpo.train_eos=false"], ["grpo.hindsight", "grpo.train_eos"]),
         ([*RANGE, "task.length_request= Be brief."], ["task.length_request", "{target}"]),
         ([*RANGE, "task.length_request= Use {words} words."], ["task.length_request", "cannot be filled in"]),
         (["task.unit=words", "rewards.length_counts=retokenized"], ["rewards.length_counts", "task.unit = words"]),

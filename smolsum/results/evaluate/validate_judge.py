@@ -250,4 +250,4 @@ def _share(one: MeasuredShare) -> list[str]:
 
 
 def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.2f}"
+    return "-" if value is None else f"{value:+z.2f}"

@@ -220,12 +220,12 @@ def mark_best(rows: Iterable[Iterable[object]], columns: Sequence[int]) -> list[
 
 def plain(digits: int) -> Callable[[float], str]:
     """Return a format with this number of decimals and a true minus sign."""
-    return lambda value: f"{round(value, digits) + 0.0:.{digits}f}".replace("-", MINUS)
+    return lambda value: f"{value:z.{digits}f}".replace("-", MINUS)
 
 
 def signed(digits: int) -> Callable[[float], str]:
     """Return the same format with a plus sign for positive numbers."""
-    return lambda value: f"{round(value, digits) + 0.0:+.{digits}f}".replace("-", MINUS)
+    return lambda value: f"{value:+z.{digits}f}".replace("-", MINUS)
 
 
 def percent(value: float) -> str:

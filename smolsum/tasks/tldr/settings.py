@@ -120,17 +120,7 @@ def _check_targets(config: Config) -> None:
             raise UsageError(
                 f"task.{unused} means nothing without task.targets", hint="--set task.targets=16-128, or leave it out"
             )
-        if config.grpo.hindsight:
-            raise UsageError(
-                "grpo.hindsight relabels completions with the length that they have, but no prompt asks for a length",
-                hint="--set task.targets=16-128, or --set grpo.hindsight=0",
-            )
         return
-    if config.grpo.hindsight and not config.grpo.train_eos:
-        raise UsageError(
-            "grpo.hindsight teaches where a text ends, but grpo.train_eos = false leaves out the token that ends it",
-            hint="--set grpo.train_eos=true, or --set grpo.hindsight=0",
-        )
     make_targets(task.targets, task.held_out_targets)
     try:
         # of two targets, which a text that states its target tells apart

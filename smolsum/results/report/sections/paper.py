@@ -382,7 +382,7 @@ def correlation_figures(inputs: ReportInputs, results: Sequence[ConfigurationRes
                 continue
             found = {(pair.x, pair.y): pair for pair in correlate(frames, CRITERIA)}
             values = [[1.0 if x == y else (found.get((x, y)) or found[(y, x)]).r for y in CRITERIA] for x in CRITERIA]
-            shown = ", ".join(f"{x} and {y} {pair.r:+.2f}" for (x, y), pair in found.items() if not math.isnan(pair.r))
+            shown = ", ".join(f"{x} and {y} {pair.r:+z.2f}" for (x, y), pair in found.items() if not math.isnan(pair.r))
             alt = f"Pearson correlations, {model}, {title}: {shown or 'none, as no metric varies'}"
             label, title = f"1{letter(len(figures))}", f"Correlation of judged metrics, {model}, {title}"
             n, files = next(iter(found.values())).n, len(frames)

@@ -270,7 +270,7 @@ def reward_figures(results: Sequence[ConfigurationResult]) -> list[Figure]:
             rows = one.first.scores.frame.select(signal, COMPOSITE).drop_nulls().rows()
             stride = max(1, math.ceil(len(rows) / most))
             series.append(charts.PlotSeries(f"{one.model} {one.name}", tuple(rows[::stride])))
-        r = "no correlation, as one does not vary" if math.isnan(pair.r) else f"r = {pair.r:+.2f}"
+        r = "no correlation, as one does not vary" if math.isnan(pair.r) else f"r = {pair.r:+z.2f}"
         alt = f"Composite against {signal} of {pair.n} summaries: {r}"
         svg = charts.scatter(series, alt=alt, x_title=f"{signal} ↑", y_title="composite ↑")
         label = f"S2{letter(len(figures))}"

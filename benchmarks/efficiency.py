@@ -1,0 +1,97 @@
+"""Sample efficiency: rollouts until greedy summaries are on target, for what is said to need fewer of them.
+
+    uv run python benchmarks/efficiency.py --seeds 5
+
+Every run trains `tiny` for the length alone, as the first stage of `--strategy finetuned` does, with one setting
+changed. Its validations (50 prompts, greedy, every 10 steps) say after how many sampled rollouts 95 % of the summaries
+are within the tolerance for the first time; a run that never gets there counts with all of its rollouts, and is marked.
+Ratios are to the plain runs of the same seeds, with Student's intervals over the logarithms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from math import exp, log
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from smolsum.files import read_jsonl
+from smolsum.runs.paths import RunPaths
+from smolsum.runs.typed_json import has_scores
+
+LEVEL, EVERY = 0.95, 10
+WAYS: dict[str, tuple[str, ...]] = {
+    "plain": (),
+    "hindsight": ("grpo.hindsight=0.5",),
+    "refill": ("train.refill_rounds=2",),
+    "4 of 8 rollouts": ("grpo.update_rollouts=4",),
+    "8 of 16 rollouts": ("sampling.rollouts=16", "grpo.update_rollouts=8", "train.prompts_per_step=2"),
+    "skip (64 prompts)": ("data.train_rows=64", "train.skip_untaught=0.5"),
+    "plain (64 prompts)": ("data.train_rows=64",),
+    "credit at ends": ("grpo.length_credit=ends",),
+    "batch deviation": ("grpo.advantage_scale=batch",),
+    "no deviation": ("grpo.advantage_scale=none",),
+    "exponential shape": ("rewards.length_shape=exponential",),
+    "best of 8": ("stages.length.learn=best",),
+}
+
+
+def trained(way: str, seed: int, arguments: argparse.Namespace) -> Path:
+    """Train a run, unless it is finished; return its directory."""
+    name = f"{way.replace(' ', '-').replace('(', '').replace(')', '')}-{seed}"
+    root = arguments.runs / name
+    if not has_scores(RunPaths(root).stage_evaluation("length")):
+        place = ["--runs-dir", str(arguments.runs), "--quiet"]
+        sets = (f"stages.length.steps={arguments.steps}", f"train.validate_every={EVERY}", *WAYS[way])
+        new = ["--model=tiny", "--strategy=finetuned", "--reward=length", f"--seed={seed}", f"--name={name}"]
+        new += [f"--set={text}" for text in sets]
+        flags = ["--resume", name, *place] if root.exists() else [*new, *place]
+        subprocess.run([sys.executable, "-m", "smolsum", "train", *flags], check=True, stdout=subprocess.DEVNULL)
+    return root
+
+
+def rollouts(run: Path) -> tuple[int, bool]:
+    """The rollouts that were sampled until the level was reached, and whether it was."""
+    rows, counted = read_jsonl(run / "metrics.jsonl"), 0
+    for row in rows:
+        counted += len(read_jsonl(run / "completions" / f"step-{row['step']:06d}.jsonl"))
+        if row.get("validation/length/within_tol", 0.0) >= LEVEL:
+            return counted, True
+    return counted, False
+
+
+def line(way: str, arguments: argparse.Namespace) -> str:
+    """The row of one way."""
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    found = [rollouts(trained(way, seed, arguments)) for seed in seeds]
+    base = [rollouts(trained("plain", seed, arguments))[0] for seed in seeds]
+    ratios = np.array([log(plain / own) for (own, _), plain in zip(found, base, strict=True)])
+    half = stats.t.ppf(0.975, len(ratios) - 1) * stats.sem(ratios) if len(ratios) > 1 and ratios.std() else 0.0
+    low, high = (exp(ratios.mean() + sign * half) for sign in (-1, 1))
+    counts = ", ".join(f"{count}{'' if reached else '+'}" for count, reached in found)
+    return f"| {way} | {counts} | {exp(ratios.mean()):.2f} [{low:.2f}, {high:.2f}] |"
+
+
+def main() -> None:
+    """Train what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
+    parser.add_argument("--first", type=int, default=21, help="the first seed")
+    parser.add_argument("--steps", type=int, default=160, help="steps of each run")
+    parser.add_argument("--only", nargs="+", dest="ways", default=[*WAYS], help="the ways")
+    parser.add_argument("--runs", type=Path, default=Path("runs/efficiency"), help="folder of the runs")
+    arguments = parser.parse_args()
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        for way in arguments.ways:
+            trained(way, seed, arguments)
+    print("| way | rollouts to 95 % on target, by seed | fewer, times |\n| --- | --- | --- |")
+    for way in arguments.ways:
+        print(line(way, arguments), flush=True)
+
+
+if __name__ == "__main__":
+    main()
