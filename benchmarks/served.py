@@ -28,6 +28,9 @@ from smolsum.grpo.resume import settings_of
 from smolsum.tasks import TASKS
 
 START_S = 600
+LLAMA_CPP = "llama.cpp (F16)"
+FIELDS = {LLAMA_CPP: {"repeat_penalty": 1.0}}
+"""of requests, by server: without, llama.cpp's makes what was said before less likely (1.1)"""
 
 
 def smolsum(*arguments: object) -> str:
@@ -68,12 +71,12 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def answers(client: httpx.Client, posts: list[str], model: str, limit: int) -> list[str]:
-    """The greedy answer to each post."""
+def answers(client: httpx.Client, posts: list[str], model: str, limit: int, more: dict[str, float]) -> list[str]:
+    """The greedy answer to each post, with more fields in each request."""
     texts = []
     for post in posts:
         body = {"model": model, "messages": [{"role": "user", "content": post}], "temperature": 0, "max_tokens": limit}
-        answer = client.post("/chat/completions", json=body)
+        answer = client.post("/chat/completions", json=body | more)
         answer.raise_for_status()
         texts.append(answer.json()["choices"][0]["message"]["content"].strip())
     return texts
@@ -120,7 +123,7 @@ def main() -> None:
             servers["vLLM"] = [str(arguments.vllm_python), "-m", "vllm.entrypoints.openai.api_server", "--model", model,
                                "--dtype", "float32", "--max-model-len", "2048", *at]  # fmt: skip
         if arguments.llama_python:
-            servers["llama.cpp (F16)"] = [str(arguments.llama_python), "-m", "llama_cpp.server", "--model", str(gguf),
+            servers[LLAMA_CPP] = [str(arguments.llama_python), "-m", "llama_cpp.server", "--model", str(gguf),
                                           "--n_ctx", "2048", *at]  # fmt: skip
         print("| server | equal answers | characters up to the first difference |\n| --- | --- | --- |")
         for title, command in servers.items():
@@ -129,7 +132,7 @@ def main() -> None:
             with serving(command, port, work / "log") as client:
                 # mlx_lm.server takes the path of the model, and lists only what the hub's cache has
                 asked = model if title == "mlx_lm.server" else client.get("/models").json()["data"][0]["id"]
-                theirs = answers(client, [posts[row["id"]] for row in ours], asked, limit)
+                theirs = answers(client, [posts[row["id"]] for row in ours], asked, limit, FIELDS.get(title, {}))
             pairs = [(row["text"].strip(), text) for row, text in zip(ours, theirs, strict=True)]
             shares = [same_until(one, two) / max(1, len(one)) for one, two in pairs if one != two]
             same = len(pairs) - len(shares)
