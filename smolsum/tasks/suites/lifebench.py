@@ -22,7 +22,6 @@ from smolsum.config.sections import Config, TaskConfig
 from smolsum.errors import UsageError, nearest
 from smolsum.tasks.base import ErrorKind, Metric, MetricRow, MetricTable, Summary, mean
 from smolsum.tasks.data import Example, Split, generated_split
-from smolsum.tasks.success_rates import share_of
 from smolsum.tasks.suites.suite import NO_FILES, answer_of, no_files, read_rows, suite
 from smolsum.types import Prompt, Rollout
 
@@ -68,20 +67,19 @@ def load(config: Config) -> Split:
         )
     if config.data.path == NO_FILES:
         raise no_files("lifebench", FILES)
-    rows, origin = read_rows(config.data, "LIFEBench", FIELDS, FILES)
+    rows, origin = read_rows(config.data, "LIFEBench", FIELDS, FILES, lambda row: row["lang"] in languages)
     examples = []
     for where, row, _ in rows:
         if TYPE not in row["task"] or COUNT not in row["task"]:
             raise UsageError(f"{where}: the task has no {TYPE} and {COUNT}", hint=f"--suite-path PATH: {FILES}")
-        if row["lang"] not in LANGUAGES:
-            raise UsageError(f"{where} has the lang {row['lang']!r}", hint=f"it has to be {' or '.join(LANGUAGES)}")
-        for method, length in product(methods, lengths) if row["lang"] in languages else ():
+        for method, length in product(methods, lengths):
             words = METHODS[method] if row["lang"] == "cn" else method
-            asked = {"method": method, "target": length, "lang": row["lang"], "category": row["category"]}
+            # the length as text, since a number would be a metric
+            asked = {"method": method, "target": str(length), "lang": row["lang"], "category": row["category"]}
             source = row["task"].replace(TYPE, words).replace(COUNT, str(length))
             examples.append(Example(f"{row['id']} {method} {length}", source, (), {**asked, "unit": str(row["id"])}))
     if not examples:
-        raise UsageError(f"no unit is in the languages {settings.languages}", hint="--set task.languages=en,cn")
+        raise UsageError(f"no row has the lang {settings.languages}", hint="--set task.languages=en,cn")
     left_out = f"not asked for, as they are above sampling.max_new_tokens = {longest}: {', '.join(beyond)} words"
     return generated_split("test", examples, left_out if beyond else "", origin)
 
@@ -109,7 +107,7 @@ def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
     """Measure one answer: its words, `length_score` and `deviation` (|LD| in percent), both missing for a refusal,
     which is an answer of at most one word; and, which the benchmark does not have, whether it obeys."""
     words, asked = count_words(answer_of(rollout.text)), prompt.metadata
-    method, target, answered = asked["method"], asked["target"], words > 1
+    method, target, answered = asked["method"], int(asked["target"]), words > 1
     off = (words - target) / target
     obeys = {"equal to": words == target, "at most": words <= target, "at least": words >= target}[method]
     return {
@@ -118,8 +116,7 @@ def measure(prompt: Prompt, rollout: Rollout) -> dict[str, Any]:
         "deviation": 100 * abs(off) if answered else None,
         "answered": float(answered),
         "words": words,
-        "too_short": float(off < 0 and method != "at most"),
-        "too_long": float(off > 0 and method != "at least"),
+        "missed": "" if obeys else "short" if off < 0 else "long",
         **asked,
     }
 
@@ -136,14 +133,12 @@ def summarise(rows: Sequence[MetricRow]) -> Summary:
     for column in ("target", "lang"):
         for part in _parts(rows, column):
             summary[f"{part[0][column]}/length_score"] = mean(part, "length_score")
-    for name in ("passed", "answered"):
-        summary |= share_of(name, [row[name] for row in rows])
-    return summary
+    return summary | {name: mean(rows, name) for name in ("passed", "answered")}
 
 
 def _parts(rows: Sequence[MetricRow], column: str) -> list[list[MetricRow]]:
-    """Return the rows by their values in a column, in order of these."""
-    return [[row for row in rows if row[column] == value] for value in sorted({row[column] for row in rows})]
+    """Return the rows by their values in a column."""
+    return [[row for row in rows if row[column] == value] for value in dict.fromkeys(row[column] for row in rows)]
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:
@@ -178,8 +173,8 @@ TASK = suite(
     ),
     errors=(
         ErrorKind("no answer", "at most one word, which is in no score", lambda row: not row["answered"]),
-        ErrorKind("too short", "fewer words than asked for", lambda row: row["too_short"] > 0),
-        ErrorKind("too long", "more words than asked for", lambda row: row["too_long"] > 0),
+        ErrorKind("too short", "fewer words than asked for", lambda row: row["missed"] == "short"),
+        ErrorKind("too long", "more words than asked for", lambda row: row["missed"] == "long"),
     ),
     score="length_score",
     max_new_tokens=1024,

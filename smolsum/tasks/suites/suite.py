@@ -2,7 +2,11 @@
 the model's own chat template, and completions are scored as the benchmark scores them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from heapq import nsmallest
+from typing import Any, TypeVar
+
+import xxhash
 
 from smolsum.config.presets import TaskPresets
 from smolsum.config.sections import Config, DataConfig, TaskConfig
@@ -29,6 +33,7 @@ NO_FILES = "none"
 """the value of `data.path` where the user names no files"""
 TOKENS = Metric("completions/mean_length", "tokens", ".1f")
 CLOSE = "</think>"
+T = TypeVar("T")
 
 
 def suite(
@@ -98,11 +103,29 @@ def no_files(name: str, what: str) -> UsageError:
     return UsageError(f"suite {name} needs the files of the benchmark", hint=f"--suite-path PATH: {what}")
 
 
-def read_rows(data: DataConfig, name: str, fields: Mapping[str, Any], what: str) -> tuple[list[PlacedRow], str]:
-    """Return the rows of a file of the benchmark, and where they are from. Raises UsageError where a row lacks one of
-    the `fields`, by name with its type, of which the first identifies it; `what` says which file is meant."""
+def drawn(found: Sequence[T], key: Callable[[T], str], data: DataConfig) -> tuple[list[T], str]:
+    """Return `data.test_rows` of these, drawn by the seed, in their order (0: all), and in words how many of how many.
+    Whether one is drawn depends on its key alone."""
+    if not 0 < data.test_rows < len(found):
+        return list(found), f"{len(found):,}"
+    lots = [xxhash.xxh3_64_intdigest(f"{data.split_seed} {key(one)}".encode()) for one in found]
+    chosen = sorted(nsmallest(data.test_rows, range(len(found)), key=lots.__getitem__))
+    said = f"{len(found):,}, of which data.test_rows = {data.test_rows:,} by data.split_seed = {data.split_seed}"
+    return [found[place] for place in chosen], said
+
+
+def read_rows(
+    data: DataConfig,
+    name: str,
+    fields: Mapping[str, Any],
+    what: str,
+    asked: Callable[[Mapping[str, Any]], bool] = lambda row: True,
+) -> tuple[list[PlacedRow], str]:
+    """Return the rows of a file of the benchmark, or those drawn of them, that are `asked`, and where they are from.
+    Raises UsageError where a row lacks one of the `fields`, by name with its type, of which the first identifies it;
+    `what` says which file is meant."""
     identity, seen = next(iter(fields)), dict[Any, str]()
-    found, origin = read_split(data, "test", post=lambda row, where: str(row.get(identity)), texts=())
+    found, origin = read_split(replace(data, test_rows=0), "test", post=lambda row, where: "", texts=())
     for where, row, _ in found:
         for field, kind in fields.items():
             value = row.get(field)
@@ -111,7 +134,8 @@ def read_rows(data: DataConfig, name: str, fields: Mapping[str, Any], what: str)
                 raise UsageError(f"{where} is no row of {name}: it has {has}", hint=f"--suite-path PATH: {what}")
         if (first := seen.setdefault(row[identity], where)) != where:
             raise UsageError(f"{where} has the {identity} {row[identity]!r} of {first}", hint="remove one of the rows")
-    return found, origin
+    chosen, said = drawn([row for row in found if asked(row.columns)], lambda row: str(row.columns[identity]), data)
+    return chosen, f"{origin}; asked are {said}"
 
 
 def answer_of(text: str) -> str:
