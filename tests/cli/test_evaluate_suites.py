@@ -41,7 +41,7 @@ def test_a_model_and_a_run_compare(root: Path, call: Call) -> None:
     assert summary["model"]["path"] == "mine-step-000002"
     assert summary["model"]["weights"] != json.loads((before / "summary.json").read_bytes())["model"]["weights"]
     assert "step" not in summary
-    assert summary["task"]["lengths"] == "4,8"
+    assert summary["task"] == {"name": "lifebench", "system_prompt": ""}
     assert not (root / "mine" / "eval" / after.name).exists()
     out, _ = done(call("stats", "--paired", before, after, "--cluster", "unit"))
     assert "length_score" in out

@@ -52,7 +52,7 @@ class Target:
     base: str = ""
     """fingerprint of the weights that the checkpoint's adapters were trained on"""
     trained: str = ""
-    """the checkpoint as a model of its own, outside of its run: its name"""
+    """the name of a checkpoint that is evaluated as a model, outside of its run"""
 
     @property
     def step(self) -> int | None:

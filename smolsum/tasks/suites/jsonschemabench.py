@@ -43,10 +43,15 @@ class JsonSchemaBenchConfig(TaskConfig):
     datasets: str = ""
     """Data sets, by the names of their folders, separated by commas; empty: all that there are."""
 
+    @property
+    def work(self) -> tuple[str, ...]:
+        """It decides the prompts, which have a fingerprint, and no measure."""
+        return ("datasets",)
+
 
 def load(config: Config) -> Split:
-    """Return the schemas of a data set's folder, or of all folders in a folder. Raises UsageError where there are none
-    that can be used."""
+    """Return the schemas of a data set's folder, or of all folders in a folder. Raises UsageError where no
+    schema can be used."""
     if config.data.path == NO_FILES:
         raise no_files("jsonschemabench", FILES)
     root = Path(config.data.path).expanduser()

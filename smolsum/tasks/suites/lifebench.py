@@ -48,6 +48,11 @@ class LifeBenchConfig(TaskConfig):
     languages: str = "en,cn"
     """Languages of the units that are asked, separated by commas."""
 
+    @property
+    def work(self) -> tuple[str, ...]:
+        """They decide the prompts, which have a fingerprint, and no measure."""
+        return ("lengths", "methods", "languages")
+
 
 def load(config: Config) -> Split:
     """Return the units of the file with every length and method. Raises UsageError for rows of another file."""

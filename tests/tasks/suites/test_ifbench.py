@@ -67,20 +67,11 @@ def measured(text: str, row: dict[str, Any] = ROW) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("stand_in")
 def test_prompts_and_instructions_count_strictly_and_loosely() -> None:
-    """By hand: of four instructions one is followed strictly and three loosely, of two prompts none and one."""
-    loose, half = measured("aa*!"), measured("a*!")
-    assert (loose["loose"], loose["strict"], loose["passed"], loose["prompt_strict"]) == (
-        [True] * 2,
-        [True, False],
-        1,
-        0,
-    )
-    assert (half["loose"], half["strict"], half["followed_loose"], half["passed"]) == (
-        [False, True],
-        [False, True],
-        0.5,
-        0,
-    )
+    """By hand: of four instructions two are followed strictly and three loosely, of two prompts none and one."""
+    loose, half = measured("aa*!"), measured("a?!")
+    assert (loose["loose"], loose["strict"]) == ([True, True], [True, False])
+    assert (loose["passed"], loose["prompt_strict"]) == (1.0, 0.0)
+    assert (half["loose"], half["strict"], half["followed_loose"]) == ([False, True], [False, True], 0.5)
     found = ifbench.summarise([loose, measured("aa?")])
     assert (found["passed"], found["prompt_strict"]) == (0.5, 0.0)
     assert (found["instruction_loose"], found["instruction_strict"]) == (3 / 4, 2 / 4)

@@ -45,7 +45,8 @@ def measured(text: str, schema: Any, dataset: str = "Snowplow") -> dict[str, Any
     [
         ('{"name": "Ada"}', 1, 1, []), ('```json\n{"name": "Ada"}\n```', 1, 1, []), ("[" * 100_000, 0, 0, []),
         ('Here: ```json {"name": 3} ``` and ```json {"name": "Ada"} ```', 1, 0, ["type"]),
-        ("Here: {}", 0, 0, []), ('```\n{"name": "Ada"}\n```', 0, 0, []), ("", 0, 0, []), ("<think>{</think>{}", 1, 0, ["required"]),
+        ("Here: {}", 0, 0, []), ('```\n{"name": "Ada"}\n```', 0, 0, []), ("", 0, 0, []),
+        ("<think>{</think>{}", 1, 0, ["required"]),
     ],
 )  # fmt: skip
 def test_answers(text: str, parses: int, passed: int, violated: list[str]) -> None:
