@@ -50,8 +50,8 @@ class JsonSchemaBenchConfig(TaskConfig):
 
 
 def load(config: Config) -> Split:
-    """Return the schemas of a data set's folder, or of all folders in a folder. Raises UsageError where no
-    schema can be used."""
+    """Return the schemas of a data set's folder, or of all folders in a folder. Raises UsageError where no schema
+    can be used."""
     if config.data.path == NO_FILES:
         raise no_files("jsonschemabench", FILES)
     root = Path(config.data.path).expanduser()
