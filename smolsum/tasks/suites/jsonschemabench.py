@@ -96,9 +96,10 @@ def read_schema(path: Path) -> tuple[Any, str]:
             return None, "are no JSON objects"
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of patterns that Python may read anew
             _draft(schema).check_schema(schema)
-        resource = specification_with(str(schema.get("$schema", "")), default=DRAFT202012).create_resource(schema)
+        kind = specification_with(str(schema.get("$schema", "")), default=DRAFT202012)
+        resource = kind.create_resource(schema)
         base = resource.id() or ""
-        _follow(resource, REGISTRY.with_resource(base, resource).crawl().resolver(base))
+        _follow(resource, REGISTRY.with_resource(base, resource).crawl().resolver(base), kind, set())
     except OSError as error:
         return None, f"cannot be read ({error.strerror})"
     except ValueError:
@@ -107,6 +108,8 @@ def read_schema(path: Path) -> tuple[Any, str]:
         return None, "break the rules of their draft"
     except Unresolvable:
         return None, "have a $ref to what is not in them"
+    except AttributeError:
+        return None, "have a part that is no schema"
     except RecursionError:
         return None, "nest too deep"
     return schema, ""
@@ -120,12 +123,17 @@ def _draft(schema: Mapping[str, Any]) -> Any:
     return validator_for(schema, default=Draft202012Validator) if named else Draft202012Validator
 
 
-def _follow(resource: Any, resolver: Any) -> None:
-    """Raise Unresolvable where a reference of a schema, or of one in it, leads nowhere: nothing is ever fetched."""
+def _follow(resource: Any, resolver: Any, kind: Any, seen: set[int]) -> None:
+    """Raise Unresolvable where a reference of a schema, or of one that it leads to, leads nowhere: nothing is ever
+    fetched. Raises AttributeError for a part that the validator takes for a schema, and that is not one."""
+    if id(resource.contents) in seen:
+        return
+    seen.add(id(resource.contents))
     if isinstance(resource.contents, Mapping) and isinstance(reference := resource.contents.get("$ref"), str):
-        resolver.lookup(reference)
+        found = resolver.lookup(reference)
+        _follow(kind.create_resource(found.contents), found.resolver, kind, seen)
     for inner in resource.subresources():
-        _follow(inner, resolver.in_subresource(inner))
+        _follow(inner, resolver.in_subresource(inner), kind, seen)
 
 
 @lru_cache(maxsize=256)

@@ -87,10 +87,19 @@ def test_a_schema_may_refer_to_itself_and_to_drafts(tmp_path: Path) -> None:
 
 def test_what_cannot_be_used_is_counted_with_the_reason(tmp_path: Path) -> None:
     far = {"properties": {"a": {"$ref": "http://nowhere.invalid/a.json"}}}
-    split = asked(folder(tmp_path / "own", good=NAME, cut="[1", list="[1]", far=far, wrong={"type": "objekt"}))
+    # behind the reference is an object with the key "id", which draft 4 takes for the name of a schema
+    part = {"$schema": DRAFT4, "$ref": "#/parts/a", "parts": {"a": {"items": {"id": {"type": "string"}}}}}
+    every = {"good": NAME, "cut": "[1", "list": "[1]", "far": far, "wrong": {"type": "objekt"}, "part": part}
+    split = asked(folder(tmp_path / "own", **every))
     assert [example.id for example in split.examples] == ["own/good"]
-    assert split.left_out.startswith("4 of 5 schemas cannot be used: ")
-    for reason in ("1 are not JSON", "1 are no JSON objects", "1 break the rules", "1 have a $ref"):
+    assert split.left_out.startswith("5 of 6 schemas cannot be used: ")
+    for reason in (
+        "1 are not JSON",
+        "1 are no JSON objects",
+        "1 break the rules",
+        "1 have a $ref",
+        "1 have a part that",
+    ):
         assert reason in split.left_out
 
 
