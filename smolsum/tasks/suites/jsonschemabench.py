@@ -99,7 +99,7 @@ def read_schema(path: Path) -> tuple[Any, str]:
         kind = specification_with(str(schema.get("$schema", "")), default=DRAFT202012)
         resource = kind.create_resource(schema)
         base = resource.id() or ""
-        _follow(resource, REGISTRY.with_resource(base, resource).crawl().resolver(base), kind, set())
+        _follow(schema, REGISTRY.with_resource(base, resource).crawl().resolver(base), kind, set())
     except OSError as error:
         return None, f"cannot be read ({error.strerror})"
     except ValueError:
@@ -123,17 +123,19 @@ def _draft(schema: Mapping[str, Any]) -> Any:
     return validator_for(schema, default=Draft202012Validator) if named else Draft202012Validator
 
 
-def _follow(resource: Any, resolver: Any, kind: Any, seen: set[int]) -> None:
+def _follow(contents: Any, resolver: Any, kind: Any, seen: set[int]) -> None:
     """Raise Unresolvable where a reference of a schema, or of one that it leads to, leads nowhere: nothing is ever
-    fetched. Raises AttributeError for a part that the validator takes for a schema, and that is not one."""
-    if id(resource.contents) in seen:
-        return
-    seen.add(id(resource.contents))
-    if isinstance(resource.contents, Mapping) and isinstance(reference := resource.contents.get("$ref"), str):
-        found = resolver.lookup(reference)
-        _follow(kind.create_resource(found.contents), found.resolver, kind, seen)
-    for inner in resource.subresources():
-        _follow(inner, resolver.in_subresource(inner), kind, seen)
+    fetched. Raises AttributeError for a part that the validator takes for a schema, and that is not one. Goes where the
+    validator may go, which looks at definitions only through references."""
+    if isinstance(contents, Mapping):
+        if isinstance(reference := contents.get("$ref"), str):
+            found = resolver.lookup(reference)
+            if id(found.contents) not in seen:
+                seen.add(id(found.contents))
+                _follow(found.contents, found.resolver, kind, seen)
+        contents = {key: value for key, value in contents.items() if key not in ("definitions", "$defs")}
+    for inner in kind.create_resource(contents).subresources():
+        _follow(inner.contents, resolver.in_subresource(inner), kind, seen)
 
 
 @lru_cache(maxsize=256)
