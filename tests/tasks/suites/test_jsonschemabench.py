@@ -79,8 +79,8 @@ def test_a_schema_may_refer_to_itself_and_to_drafts(tmp_path: Path) -> None:
         "properties": {"next": {"$ref": "#"}, "meta": {"$ref": DRAFT4}},
     }
     within = {"definitions": {"a": {"$id": "http://x.org/a", "type": "null"}}, "items": {"$ref": "http://x.org/a"}}
-    # the reference out of a definition with an `$id` is found as the validator finds it, which comes by a reference too
-    lemon = {"$id": "schema/lemon", "properties": {"size": {"$ref": "#/definitions/size"}}}
+    # a definition with the name and the draft of another schema: the validator comes by a reference, and heeds neither
+    lemon = {"id": "schema/lemon", "$schema": DRAFT4, "properties": {"size": {"$ref": "#/definitions/size"}}}
     fruit = {"definitions": {"size": {"enum": ["small"]}, "lemon": lemon}, "items": {"$ref": "#/definitions/lemon"}}
     root = folder(tmp_path / "own", fruit=fruit, tree=tree, within=within)
     assert [read_schema(path)[1] for path in sorted(root.iterdir())] == ["", "", ""]
