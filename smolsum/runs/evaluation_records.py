@@ -138,6 +138,8 @@ class Summary(Record, frozen=True):
     n: Count = 0
     whole: Count | None = None
     """examples of the split, while only `n` of them are evaluated"""
+    left_out: str = ""
+    """which of the data were no prompts, and why"""
     label: str | None = None
     step: Count | None = None
     """of the run; None outside of runs"""

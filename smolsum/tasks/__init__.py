@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 NAMES = ("tldr", "ab-judge", "doc-qa", "strict-json")
 """the names of all tasks; `strict-json` is the module `strict_json`"""
+SUITES = ("ifbench", "jsonschemabench", "lifebench")
+"""public benchmarks, tasks that only evaluate; each is a module of `suites`"""
 DEFAULT_TASK = "tldr"
 """the task of a command that names none"""
 
@@ -22,6 +24,8 @@ DEFAULT_TASK = "tldr"
 def __getattr__(name: str) -> dict[str, Task]:
     if name != "TASKS":
         raise AttributeError(f"module {__name__} has no {name!r}")
-    found: dict[str, Task] = {task: import_module(f"{__name__}.{task.replace('-', '_')}").TASK for task in NAMES}
+    modules = [*(task.replace("-", "_") for task in NAMES), *(f"suites.{suite}" for suite in SUITES)]
+    tasks = (import_module(f"{__name__}.{module}").TASK for module in modules)
+    found: dict[str, Task] = {task.name: task for task in tasks}
     globals()["TASKS"] = found
     return found

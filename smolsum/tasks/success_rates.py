@@ -22,6 +22,14 @@ def exact_interval(passed: int, n: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
+def share_of(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    """Return the share of a column of 0 and 1 as a metric, with the ends of its exact 95 % interval."""
+    if not values:
+        return {}
+    low, high = exact_interval(int(sum(values)), len(values))
+    return {name: fmean(values), f"{name}/low": low, f"{name}/high": high}
+
+
 def interval_of_means(means: Sequence[float], samples: int | None = None) -> tuple[float, float]:
     """Return the ends of the 95 % interval of a share, from the share of each prompt's `samples` (None: unknown).
 

@@ -7,7 +7,7 @@ import pytest
 
 from smolsum.config.presets import names_for
 from smolsum.config.resolve import Resolved, resolve, to_toml
-from smolsum.tasks import TASKS
+from smolsum.tasks import NAMES, TASKS
 
 OUTSIDE = "OWNER/MODEL"
 """a model without a preset"""
@@ -66,8 +66,9 @@ def test_every_preset(task: str, model: str, strategy: str, preset: str | None, 
 
 
 def test_no_preset_is_missing() -> None:
-    """Every strategy of every task, every model of a task's own, and every profile."""
-    for name, task in TASKS.items():
+    """Every strategy of every task that trains, every model of a task's own, and every profile."""
+    for name in NAMES:
+        task = TASKS[name]
         listed = [row for row in LEFT_OUT if row[0] == name]
         assert {row[2] for row in listed} == set(task.presets.strategies)
         assert {row[1] for row in listed} >= set(task.presets.models)

@@ -51,6 +51,13 @@ class Target:
     """the prompt variant of a baseline"""
     base: str = ""
     """fingerprint of the weights that the checkpoint's adapters were trained on"""
+    trained: str = ""
+    """the name of a checkpoint that is evaluated as a model, outside of its run"""
+
+    @property
+    def step(self) -> int | None:
+        """The step of the run whose evaluation this is; None outside of runs."""
+        return self.checkpoint.step if self.checkpoint and not self.trained else None
 
     def load(self, *, shapes_only: bool = False) -> Policy:
         """Return the policy; with `shapes_only` its arrays have no values. Raises what `load_policy` and
@@ -77,6 +84,9 @@ class Target:
         if self.api is not None:
             endpoint = self.api.endpoint
             return {"path": endpoint.model, "dtype": "", "weights": f"{BEHIND}{endpoint.address}"}
+        if self.checkpoint is not None and self.trained:
+            weights = digest([self.base, self.checkpoint.meta.files])
+            return {"path": self.trained, "dtype": policy.dtype, "weights": weights}
         if self.checkpoint is None:
             return {"path": self.config.model.path, "dtype": policy.dtype, "weights": weights_hash(policy.path)}
         return {"path": self.config.model.path, "dtype": policy.dtype, "weights": f"step {self.checkpoint.step}"}
@@ -100,6 +110,10 @@ class TargetOptions:
     """whether completions are made although another evaluation has them"""
     workers: str = ""
     """URLs, separated by commas, of the workers that sample"""
+    suite: bool = False
+    """whether the task is a benchmark, which trained models are measured on too"""
+    files: str | None = None
+    """the benchmark's"""
 
 
 def find_target(reference: str, options: TargetOptions, *, best: bool = False) -> Target:
@@ -114,7 +128,8 @@ def find_target(reference: str, options: TargetOptions, *, best: bool = False) -
         own = f"eval-{_of(config)}{safe_name(reference)}-{split}{_suffix(decoding)}"
         folder = _folder(options.runs_dir, name or own)
         return Target(config, folder, folder.name, decoding)
-    given = {"--task": options.task, "--config": options.config_file, "--preset": options.presets or None}
+    task = None if options.suite else options.task
+    given = {"--task": task, "--config": options.config_file, "--preset": options.presets or None}
     if flag := next((name for name, value in given.items() if value is not None), None):
         raise UsageError(
             f"{reference} has its own settings, so it takes no {flag}", hint="change single ones with --set"
@@ -126,8 +141,15 @@ def find_target(reference: str, options: TargetOptions, *, best: bool = False) -
         )
     run = named.run
     require_plugins(run)
-    config = at_commit(_settings(options, None, run.config), run)
+    trained_as = replace(options, task=None, files=None, sets=()) if options.suite else options
+    config = at_commit(_settings(trained_as, None, run.config), run)
     checkpoint, chosen = _best(run, config, reference) if best else (named.checkpoint, "")
+    if options.suite:
+        measured = replace(_settings(options, None, None), model=config.model, lora=config.lora)
+        itself = f"{run.name}-step-{checkpoint.step:06d}"
+        folder = _folder(options.runs_dir, name or f"eval-{options.task}-{itself}-{split}{_suffix(decoding)}")
+        found = Target(measured, folder, folder.name, decoding, checkpoint, chosen=chosen)
+        return replace(found, base=base_of(run), trained=itself)
     folder, label = _evaluation(run, checkpoint.step, split, decoding)
     folder = _folder(run.evaluations, name) if name else folder
     return Target(config, folder, name or label, decoding, checkpoint, chosen=chosen, base=base_of(run))
@@ -212,7 +234,7 @@ def settings_of(options: TargetOptions) -> Config:
 def _settings(options: TargetOptions, model: str | None, config_file: Path | None) -> Config:
     """Return the settings, with the workers of this evaluation: those that trained a run may be gone."""
     flags: dict[str, Any] = {"run.dir": str(options.runs_dir), "workers.urls": options.workers}
-    flags |= {"task.name": options.task, "train.fresh_evaluations": options.fresh or None}
+    flags |= {"task.name": options.task, "data.path": options.files, "train.fresh_evaluations": options.fresh or None}
     try:
         return resolve(
             TASKS, model=model, presets=options.presets, config_file=config_file, sets=options.sets, flags=flags

@@ -75,6 +75,8 @@ class EvaluationJob:
     """for a stage of a run: the fingerprint of the stages so far, empty at the start"""
     whole: int = 0
     """prompts of the split, which may be more than these; 0: these are all"""
+    left_out: str = ""
+    """which of the data are no prompts, and why"""
 
     @cached_property
     def metric_settings(self) -> Mapping[str, Any]:
@@ -133,6 +135,7 @@ class EvaluationJob:
             **{key: self.provenance[key] for key in FIXED},
             TASK: self.metric_settings,
             "max_new_tokens": self.config.sampling.max_new_tokens,
+            **({"left_out": self.left_out} if self.left_out else {}),
         }
 
 
@@ -244,10 +247,9 @@ def _prepare(target: Target, split: str, retry: str) -> tuple[EvaluationJob, Com
         )
     tokenizing = target.load(shapes_only=True)
     prompts, dropped = encode_prompts(tokenizing, task, chosen, config)
-    for warning in filter(None, [chosen.left_out, check_references({split: chosen}, {})]):
+    too_long = f"{dropped} prompts longer than {config.data.max_input_tokens} tokens were dropped" if dropped else ""
+    for warning in filter(None, [chosen.left_out, check_references({split: chosen}, {}), too_long]):
         console.warn(warning)
-    if dropped:
-        console.warn(f"{dropped} prompts longer than {config.data.max_input_tokens} tokens were dropped")
     matcher = meteor_matching(task, config, console.warn)
     provenance = {
         "model": target.identity(tokenizing),
@@ -255,7 +257,6 @@ def _prepare(target: Target, split: str, retry: str) -> tuple[EvaluationJob, Com
         "data": {split: split_fingerprints(chosen, prompts)},
         "meteor": matcher,
     }
-    step = target.checkpoint.step if target.checkpoint else None
 
     def completer(
         missing: Sequence[Prompt], report: Callable[[SamplingProgress], None]
@@ -264,7 +265,8 @@ def _prepare(target: Target, split: str, retry: str) -> tuple[EvaluationJob, Com
             return complete_by_api(target.api, tokenizing, missing, config)
         policy: Policy = target.load()
         sample = complete_by_workers if config.workers.urls else complete
-        return sample(policy, missing, config, report, version=step or 0, decoding=target.decoding)
+        version = target.checkpoint.step if target.checkpoint else 0
+        return sample(policy, missing, config, report, version=version, decoding=target.decoding)
 
     job = EvaluationJob(
         folder=target.folder,
@@ -279,7 +281,8 @@ def _prepare(target: Target, split: str, retry: str) -> tuple[EvaluationJob, Com
         policy=tokenizing,
         runs_dir=Path(config.run.dir),
         decoding=target.decoding,
-        step=step,
+        step=target.step,
+        left_out="; ".join(filter(None, [chosen.left_out, too_long])),
     )
     return job, completer
 

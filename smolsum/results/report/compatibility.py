@@ -38,7 +38,9 @@ def comparable(inputs: ReportInputs) -> ReportInputs:
         reasons = "; ".join(f"{one.name}: {one.reason}" for one in left_out)
         raise UsageError(f"nothing to report: {reasons}", hint="smolsum runs lists what there is")
     kept = ReportInputs(trained, baselines, tuple(left_out))
-    return replace(kept, notices=(*(run.gap for run in trained if run.gap), *_differences_aside(kept)))
+    gaps = [run.gap for run in trained if run.gap]
+    lost = [f"{name}: {e.summary.left_out}" for name, e in kept.named_evaluations if e.summary.left_out]
+    return replace(kept, notices=(*gaps, *lost, *_differences_aside(kept)))
 
 
 def _most_frequent(inputs: ReportInputs, of: Callable[[EvaluationResult], T | None]) -> T | None:

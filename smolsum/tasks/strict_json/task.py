@@ -34,7 +34,7 @@ from smolsum.tasks.strict_json.answer import depth, take_apart
 from smolsum.tasks.strict_json.generator import LEVELS, split_of
 from smolsum.tasks.strict_json.schema import checks, contradiction, satisfies
 from smolsum.tasks.strict_json.settings import StrictJsonConfig, settings
-from smolsum.tasks.success_rates import exact_interval, interval_of_means, passing
+from smolsum.tasks.success_rates import interval_of_means, passing, share_of
 from smolsum.tasks.text_metrics import length_table
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
@@ -124,20 +124,13 @@ def summarise(rows: Sequence[MetricRow]) -> Summary:
     by level; means of the signals; lengths."""
     summary: Summary = {}
     for name in PASSES:
-        summary |= _share(name, [row[name] for row in rows])
+        summary |= share_of(name, [row[name] for row in rows])
     for level in LEVELS:
         for name in PASSES:
-            summary |= _share(f"{level}/{name}", [row[name] for row in rows if row["level"] == level])
+            summary |= share_of(f"{level}/{name}", [row[name] for row in rows if row["level"] == level])
     for name in (*(n for n in signals.SIGNALS if n in rows[0]), "truncated"):
         summary[name] = fmean(row[name] for row in rows)
     return summary | length_table([row["tokens"] for row in rows])
-
-
-def _share(name: str, values: Sequence[float]) -> Summary:
-    if not values:
-        return {}
-    low, high = exact_interval(int(sum(values)), len(values))
-    return {name: fmean(values), f"{name}/low": low, f"{name}/high": high}
 
 
 def aggregate_samples(prompts: Sequence[Sequence[MetricRow]]) -> Summary:
