@@ -34,7 +34,7 @@ def writing(path: Path, retry: str) -> Iterator[None]:
         if error.errno in FULL:
             what, hint = f"the disk is full at {path}", f"free space there, then {retry}"
         else:
-            what = f"cannot write {error.filename or path}: {error.strerror or error}"
+            what = f"cannot write {error.filename2 or error.filename or path}: {error.strerror or error}"
             hint = f"make sure that {path.parent} can be written, then {retry}"
         raise SmolsumError(what, hint=hint) from error
 

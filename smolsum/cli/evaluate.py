@@ -82,7 +82,15 @@ class MeasureFlags:
             show_default=False,
         ),
     ] = None
-    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Times that each example is judged.")] = DEFAULT_ROUNDS
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help=f"Times that each example is judged.  [default: {DEFAULT_ROUNDS}, and 1 with --weighted]",
+            show_default=False,
+        ),
+    ] = None
     concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Questions to the judge at a time.")] = 16
     deadline: Annotated[
         float, typer.Option(metavar="S", min=0.1, help="Seconds that an answer of the judge may take.")
@@ -216,7 +224,7 @@ def evaluate(
     from smolsum.tasks.plugins import use_named_plugins
 
     task = use_named_plugins(flags.plugin or [], task, flags.config).task
-    judging = _judge_options(flags, quiet=output.quiet)
+    judging = _judge_options(flags, quiet=output.quiet, validating=validate_judge)
     selected = bool(model or strategy or reward)
     if validate_judge:
         named = selected or subject is not None or best
@@ -337,8 +345,9 @@ def _prompt(config: Config) -> str:
     return next((message["content"] for message in messages if message["role"] == "system"), "")
 
 
-def _judge_options(flags: MeasureFlags, *, quiet: bool) -> JudgeOptions | None:
-    """Return the judges that the flags or the environment name; None without any."""
+def _judge_options(flags: MeasureFlags, *, quiet: bool, validating: bool = False) -> JudgeOptions | None:
+    """Return the judges that the flags or the environment name; None without any. A judge whose scores are weighted is
+    asked once, unless it is validated, which tests it again."""
     if flags.until is not None and not math.isfinite(flags.until):
         raise UsageError(f"--until {flags.until} is not a finite number", hint="--until 0.05")
     if not math.isfinite(flags.deadline):
@@ -347,12 +356,13 @@ def _judge_options(flags: MeasureFlags, *, quiet: bool) -> JudgeOptions | None:
     from smolsum.results.evaluate.judging import find_judges
 
     cost = JudgeCost(flags.max_cost, agreed=flags.yes, quiet=quiet)
+    once = flags.weighted and flags.until is None and not validating
     return find_judges(
         flags.judge,
         flags.second_judge or [],
         os.environ,
         cost=cost,
-        rounds=flags.rounds,
+        rounds=flags.rounds or (1 if once else DEFAULT_ROUNDS),
         attempts=flags.attempts,
         deadline_s=flags.deadline,
         concurrency=flags.concurrency,

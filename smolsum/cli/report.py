@@ -138,5 +138,6 @@ def _finish(files: Mapping[Path, bytes], path: Path, *, check: bool, several: bo
     for text in found[:SHOWN]:
         console.narrate(text)
     if found:
-        raise SmolsumError(f"{path} is not what these runs give: {len(found)} lines differ", hint="write it again")
+        count = f"{len(found)} difference{'' if len(found) == 1 else 's'}"
+        raise SmolsumError(f"{path} is not what these runs give: {count}", hint="write it again")
     console.data(str(path))

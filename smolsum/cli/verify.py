@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import secrets
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from smolsum import console
 from smolsum.cli.options import OutputFlags, PluginFlag, RunsFlag, runs_folder
-from smolsum.errors import SmolsumError
+from smolsum.errors import SmolsumError, UsageError
 
 SHOWN = 20
 """differences that are printed"""
@@ -41,25 +42,33 @@ def verify(
     again as a whole. Where the machine computes as the one that trained, all
     has to be equal bit for bit, elsewhere within rounding.
     """
-    from smolsum.grpo.progress import Progress
-    from smolsum.grpo.verify import VerifiedPart
-    from smolsum.grpo.verify import verify as verify_run
-    from smolsum.runs.paths import acquire, open_run
-    from smolsum.tasks.plugins import use_named_plugins
+    from smolsum.runs.paths import open_run, reading
 
-    use_named_plugins(plugin or [], None, None)
+    if digest and not re.fullmatch("[0-9a-fA-F]{64}", digest):
+        raise UsageError(
+            f"{digest!r} is no digest", hint="a digest is the 64 hex digits that smolsum verify prints last"
+        )
     paths = open_run(run, runs_folder(runs_dir))
     drawn_with = secrets.randbits(32) if seed is None else seed
-    with acquire(paths), Progress(quiet=output.quiet or as_json) as progress:
-        found = verify_run(paths, steps=steps, posts=posts, seed=drawn_with, progress=progress)
+    with reading(paths):
+        from smolsum.grpo.progress import Progress
+        from smolsum.grpo.verify import VerifiedPart
+        from smolsum.grpo.verify import verify as verify_run
+        from smolsum.tasks.plugins import use_named_plugins
+
+        use_named_plugins(plugin or [], None, None)
+        with Progress(quiet=output.quiet or as_json) as progress:
+            found = verify_run(paths, steps=steps, posts=posts, seed=drawn_with, progress=progress)
     if digest and digest.lower() != found.digest:
         unlike = f"the digest of the run is {found.digest or 'unknown'}, and not {digest}"
         found.parts.insert(0, VerifiedPart("digest", "as published", [unlike]))
     if as_json:
         console.data(json.dumps({"schema_version": 1, "run": paths.name, **dataclasses.asdict(found)}, indent=2))
     else:
-        rows = [[part.name, part.verified, f"{len(part.differences)} differ" if part.differences else "same"]
-                for part in found.parts]  # fmt: skip
+        rows = [
+            [part.name, part.verified, _count(len(part.differences), "difference") if part.differences else "same"]
+            for part in found.parts
+        ]
         console.data_table(["part", "verified", "result"], rows)
         for text in [*(f"not verified: {text}" for text in found.unverified), *found.differences[:SHOWN]]:
             console.narrate(text)
@@ -68,6 +77,10 @@ def verify(
     if found.differences:
         more = "; --json has them all" if len(found.differences) > SHOWN and not as_json else ""
         raise SmolsumError(
-            f"{paths.name} is not what was trained, or not here: {len(found.differences)} differences{more}",
+            f"{paths.name} is not what it says: {_count(len(found.differences), 'difference')}{more}",
             hint=f"--seed {found.seed} draws the same steps and posts again",
         )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

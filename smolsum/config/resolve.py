@@ -8,7 +8,7 @@ have no effect otherwise.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +32,7 @@ from smolsum.config.presets import (
     read_preset,
     task_defaults,
 )
-from smolsum.config.sections import SECTIONS, STAGE_FIELDS, Config, StageConfig, TaskConfig, to_toml
+from smolsum.config.sections import SECTIONS, STAGE_FIELDS, Config, StageConfig, TaskConfig
 from smolsum.config.strategies import ChosenStrategy, choose_strategy, missing_stage_hint, strategy_layer
 from smolsum.errors import UsageError, nearest
 
@@ -202,6 +202,13 @@ def find_schema(
     # the last --set of a key counts, and `_find_task` takes the first
     bare = [Entry(key, text.strip("\"'"), "--set") for key, text in map(_split_set, reversed(sets))]
     return Schema(_find_task([*bare, *named, *own], tasks), tuple(tasks))
+
+
+def to_toml(config: Config) -> str:
+    """Return the whole configuration as TOML; read back as a configuration file it repeats `config`."""
+    import tomli_w
+
+    return tomli_w.dumps(asdict(config))
 
 
 def render_with_sources(resolved: Resolved) -> str:

@@ -239,8 +239,8 @@ class GrpoConfig:
     truncation punishes them on purpose, and would never be learnt: `auto` leaves them out only in stages without such a
     signal."""
     hindsight: fields.NonNegative = 0.0
-    """Weight of the loss of relabelled completions: where prompts ask for a length (`task.targets`), a completion of n
-    tokens is a perfect answer to the prompt that asks for n, and is learned as such too, without sampling; 0: off."""
+    """Weight of what is learnt in hindsight: where prompts ask for a length (`task.targets`), a text that ends after n
+    tokens is a perfect answer to the prompt that asks for n, and too short for one that asks for more; 0: off."""
     train_eos: bool = True
     """Whether the end-of-sequence token is trained, which decides where a text ends; the study's code did not."""
 
@@ -494,10 +494,3 @@ class Config:
 
 SECTIONS: dict[str, type[Any]] = {name: record for name, record in get_type_hints(Config).items() if name != "stages"}
 STAGE_FIELDS: dict[str, Any] = get_type_hints(StageConfig, include_extras=True)
-
-
-def to_toml(config: Config) -> str:
-    """Return the whole configuration as TOML; read back as a configuration file it repeats `config`."""
-    import tomli_w
-
-    return tomli_w.dumps(asdict(config))

@@ -55,7 +55,7 @@ class Targets:
 
     def evaluated(self, split: str, prompt_id: str) -> int:
         """Return what an evaluation asks a prompt for."""
-        return self.every[_lot("evaluation", split, prompt_id) % len(self.every)]
+        return self.every[lot("evaluation", split, prompt_id) % len(self.every)]
 
     def nearest(self, length: int) -> int:
         """Return the trained target nearest to a length, of two the smaller."""
@@ -74,7 +74,7 @@ class Targets:
 
     def drawn(self, *place: int | str) -> int:
         """Return what training asks for at a place: seed, stage, step and prompt."""
-        return self.trained[_lot("training", *place) % len(self.trained)]
+        return self.trained[lot("training", *place) % len(self.trained)]
 
 
 def parse_targets(text: str, key: str) -> tuple[int, ...]:
@@ -140,7 +140,7 @@ def tolerance(target: int, fixed: int, share: float) -> int:
     return max(1, round(share * target)) if share else fixed
 
 
-def _lot(*place: int | str) -> int:
+def lot(*place: int | str) -> int:
     """Return a number that follows from its place alone."""
     # not by hash(), which is another in each process
     return int.from_bytes(hashlib.blake2b(repr(place).encode(), digest_size=8).digest(), "big")

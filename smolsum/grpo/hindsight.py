@@ -1,31 +1,32 @@
-"""Hindsight: a completion of n tokens that was asked for t is a perfect answer to the prompt that asks for n.
+"""Hindsight: a text that ends after n tokens is a perfect answer to the prompt that asks for n, whatever was asked.
 
-Relabelled copies join the update without sampling (hindsight experience replay, arXiv:1707.01495, section 3.3).
-Imitating the copies would mostly teach what the policy writes anyway, and drown the small effect of the stated length.
-So a copy is compared with itself: the same completion y under the prompt x_n that asks for its length, and under the
-prompt x_t that it was sampled for. The objective that is added to that of GRPO, weighted by `grpo.hindsight`, is the
-weighted log-likelihood of telling which of the two prompts the completion answers, over the N rollouts of a step:
+Relabelled completions join the update without sampling (hindsight experience replay, arXiv:1707.01495, section 3.3). A
+completion is imitated under the prompt that asks for the length that it has (goal-conditioned supervised learning,
+arXiv:1912.06088), but only in the decision that the length depends on, that to end. Imitating every token would mostly
+teach what the policy writes anyway, and drown the small effect of the stated length; imitating but the first token of
+each sentence makes the policy's habits stronger, so that long texts repeat themselves.
 
-    1 / N * sum over y of   (R(y, n) - R(y, t)) * log sigmoid(log pi(y | x_n) - log pi(y | x_t))
+Two things keep the lengths that are learnt from following those that the policy happens to write:
 
-- R(y, n) - R(y, t), at least 0, is how much better the completion fits the one prompt than the other. What does not
-  depend on the target cancels, and where completions are as long as was asked the term vanishes.
-- Where the policy does not read the length, the sigmoid's slope is half, and the gradient is half the sum of two policy
-  gradients: for the relabelled goal with the advantage R(y, n) - R(y, t) (hindsight policy gradients, arXiv:1711.06006,
-  whose importance weight pi(y | x_n) / pi(y | x_t) is 1 there), and for the goal that was asked with its negative. What
-  a completion's text contributes to both cancels, and what the length contributes is left.
-- Elsewhere the sigmoid takes the place of a truncated importance weight: it falls from 1 to 0 as that ratio grows, so
-  that a pair which the policy already distinguishes teaches no more. Both log-probs are those of the present policy,
-  from the pass that computes the gradient. The sampler's are not needed, however stale they are.
+- A completion is a completion of each of its sentences too: of all these ends, `grpo/relabel.py` takes the one that is
+  nearest to a target drawn evenly from all.
+- An end before that one is an example of where not to end, and so is that of a completion that is too short for the
+  target. It stands under the prompt that asks for the target, and counts with log(1 - p) instead of log p. Without such
+  examples everything would teach to end, and nothing to go on.
 
-Its bias, compared with the policy gradients of both goals: goals are chosen after the fact, each with its successes
-alone; and a bounded loss of classification is not an expected reward. It maximises a lower bound of the information
-that a completion has about its prompt's target, weighted by reward (noise contrast with one negative example, as in
-arXiv:1807.03748). The main objective stays as it was, and alone decides once lengths are right.
+With p the policy's probability of the end-of-sequence token there, the objective that is added to that of GRPO,
+weighted by `grpo.hindsight`, is over the N rollouts of a step
+
+    1 / N * (sum over right ends of log p + sum over ends that are too early of log(1 - p))
+
+Its bias, compared with a policy gradient: goals are chosen after the fact; and it maximises the likelihood of ending
+at the end of the sentence that is nearest to the target, not a reward. So the main objective alone teaches to write
+sentences that add up to the target, and what the text says. No importance weight is needed, however stale the sampler:
+which end is right does not depend on how likely it was.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -36,48 +37,43 @@ from smolsum.config.sections import GrpoConfig, StageConfig
 from smolsum.grpo.loss import Tally, merged, over_ranks, tally_metrics, weighted
 from smolsum.policy import distributed
 from smolsum.policy.cpu.gradient import TokenGroup
-from smolsum.policy.group_gradient import WHOLE, Chunking, GroupLoss, sum_over_groups, updates_in_c
+from smolsum.policy.group_gradient import WHOLE, Chunking, GroupLoss, sum_over_groups
 from smolsum.types import Rollout
+
+LARGEST_P = 1 - 1e-4
+"""of an end that comes too early: the logarithm of what is left stays finite"""
 
 
 @dataclass(frozen=True)
 class Relabelled:
-    """Rollouts of one group and what they are good answers to: the token ids of the prompt that was asked, for each
-    rollout those of the prompt that asks for its length, and by how much its reward there is higher, above 0."""
+    """Completions of one prompt, for each the token ids of the prompt under which its end is learnt, and whether it is
+    right there or comes too early."""
 
-    asked_ids: Sequence[int]
     rollouts: Sequence[Rollout]
     prompts_ids: Sequence[Sequence[int]]
-    gains: Sequence[float]
-
-    @property
-    def rows(self) -> list[tuple[Sequence[int], Rollout]]:
-        """Prompts and completions: each under its own prompt, then under the prompt that was asked."""
-        own = zip(self.prompts_ids, self.rollouts, strict=True)
-        return [row for ids, rollout in own for row in ((ids, rollout), (self.asked_ids, rollout))]
+    right: Sequence[bool]
 
 
 def hindsight_loss(
-    own_logp_G: mx.array, asked_logp_G: mx.array, gains_G: mx.array, counted_G: mx.array, *, rollouts: int
+    logp_G: mx.array, right_G: mx.array, counted_G: mx.array, *, rollouts: int
 ) -> tuple[mx.array, Tally]:
     """Return a group's share of the loss (scalar, to be minimised), and the tally of its metrics.
 
-    `own_logp_G` and `asked_logp_G` are log-probs of whole completions under the prompts that ask for their length, and
-    under the prompt that was asked; a pair whose `counted_G` is 0 teaches nothing.
+    `logp_G` are the log-probs of the ends under the prompts that they are learnt under. `right_G` is 1 where the end is
+    right, and 0 where it comes too early. What has a `counted_G` of 0 teaches nothing.
     """
-    margin_G = own_logp_G - asked_logp_G
-    objective_G = -nn.softplus(-margin_G) * gains_G * counted_G
+    p_G = mx.exp(logp_G)
+    objective_G = mx.where(right_G > 0, logp_G, mx.log1p(-mx.minimum(p_G, LARGEST_P)))
     tally: Tally = {
         "sum": {
-            "hindsight/gain": weighted(gains_G, counted_G),
-            "hindsight/margin": weighted(margin_G, counted_G),
-            "hindsight/weight": weighted(mx.sigmoid(-margin_G), counted_G),
-            "hindsight/accuracy": weighted(margin_G > 0, counted_G),
+            "hindsight/early_frac": weighted(1 - right_G, counted_G),
+            "hindsight/end_prob": weighted(p_G, counted_G * right_G),
+            "hindsight/early_prob": weighted(p_G, counted_G * (1 - right_G)),
         },
         "min": {},
         "max": {},
     }
-    return -objective_G.sum() / rollouts, tally
+    return -(objective_G * counted_G).sum() / rollouts, tally
 
 
 def add_hindsight(
@@ -100,10 +96,10 @@ def add_hindsight(
     if not number:
         return grads, counted
     mine, counts = distributed.share_or_spare(groups)
-    losses = [_loss(group, config, rollouts, counts=counts) for group in mine]
+    losses = [_loss(group, rollouts, counts=counts) for group in mine]
     (total, tally), more = sum_over_groups(
         model, [_tokens(group) for group in mine], losses,
-        temperature=stage.temperature, join=merged, chunking=_whole_pairs(model, mine, chunking),
+        temperature=stage.temperature, join=merged, chunking=chunking,
     )  # fmt: skip
     more, total, tally = distributed.total(more), distributed.total(total).item(), over_ranks(tally)
     found = {"hindsight/loss": total} | {name: mean.item() for name, mean in tally_metrics(tally).items()}
@@ -111,49 +107,34 @@ def add_hindsight(
     return tree_map(lambda a, b: a + (weight * b).astype(a.dtype), grads, more), counted | found
 
 
-def _whole_pairs(model: nn.Module, groups: Sequence[Relabelled], chunking: Chunking) -> Chunking:
-    """Return the chunking with an even number of rows, so that pairs stay together; where C computes, all rows are
-    together anyway."""
-    if updates_in_c(model, chunking):
-        return chunking
-    rows = chunking.rows or max(len(group.rows) for group in groups)
-    return replace(chunking, rows=max(2, rows // 2 * 2))
-
-
-def _loss(group: Relabelled, config: GrpoConfig, rollouts: int, *, counts: bool) -> GroupLoss:
-    mask_RT = _mask(group, config.train_eos)
-    gains_G = mx.array(group.gains, dtype=mx.float32)
-    counted_G = mx.full(gains_G.shape, 1.0 if counts else 0.0)
+def _loss(group: Relabelled, rollouts: int, *, counts: bool) -> GroupLoss:
+    ends_RT = _ends(group)
+    right_R = mx.array([float(right) for right in group.right])
+    counted_R = mx.full(right_R.shape, 1.0 if counts else 0.0)
 
     def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, Tally]:
-        pairs_G2 = (logp * mask_RT[rows]).sum(axis=1).reshape(-1, 2)
-        pairs = slice(None) if rows == slice(None) else slice(rows.start // 2, rows.stop // 2)  # even: `_whole_pairs`
-        return hindsight_loss(pairs_G2[:, 0], pairs_G2[:, 1], gains_G[pairs], counted_G[pairs], rollouts=rollouts)
+        return hindsight_loss((logp * ends_RT[rows]).sum(axis=1), right_R[rows], counted_R[rows], rollouts=rollouts)
 
     return loss
 
 
 def _shared(group: Relabelled) -> Sequence[int]:
     """Return what the prompts have in common, without their last tokens: every row keeps a token that is not shared."""
-    every, length = (group.asked_ids, *group.prompts_ids), 0
-    while length < min(map(len, every)) - 1 and len({ids[length] for ids in every}) == 1:
+    first, length = group.prompts_ids[0], 0
+    while length < min(map(len, group.prompts_ids)) - 1 and len({ids[length] for ids in group.prompts_ids}) == 1:
         length += 1
-    return group.asked_ids[:length]
+    return first[:length]
 
 
 def _tokens(group: Relabelled) -> TokenGroup:
     """Return the rows as a group of the shared prompt, whose completions begin with the rest of their prompts."""
     shared = _shared(group)
-    return TokenGroup(shared, [(*ids[len(shared) :], *rollout.token_ids) for ids, rollout in group.rows])
+    rows = zip(group.prompts_ids, group.rollouts, strict=True)
+    return TokenGroup(shared, [(*ids[len(shared) :], *rollout.token_ids) for ids, rollout in rows])
 
 
-def _mask(group: Relabelled, train_eos: bool) -> mx.array:
-    """Return 1 for each trained token of the completions, behind the rest of each prompt: float32 (2 G, T)."""
+def _ends(group: Relabelled) -> mx.array:
+    """Return 1 for the end-of-sequence token of each completion, behind the rest of its prompt: float32 (R, T)."""
     before = len(_shared(group))
-    rows = [(len(ids) - before, rollout) for ids, rollout in group.rows]
-    longest = max(start + len(rollout.token_ids) for start, rollout in rows)
-    masks = []
-    for start, rollout in rows:
-        trained = len(rollout.token_ids) if train_eos else rollout.length
-        masks.append([*[0.0] * start, *[1.0] * trained, *[0.0] * (longest - start - trained)])
-    return mx.array(masks)
+    places = [len(ids) - before + one.length for ids, one in zip(group.prompts_ids, group.rollouts, strict=True)]
+    return mx.array([[float(n == place) for n in range(max(places) + 1)] for place in places])

@@ -104,7 +104,7 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         watches=bool(guard.watched), first_step=first_step, steps=steps, run_steps=run_steps, parts=parts, mark=mark,
     )  # fmt: skip
     at_ends = setup.task.rewards.end_signals if config.grpo.length_credit == "ends" else []
-    ends = sentence_ends(policy.tokenizer) if at_ends else frozenset()
+    ends = sentence_ends(policy.tokenizer) if at_ends or config.grpo.hindsight else frozenset()
     source.publish(at.step, always=True)  # a restored or new stage is not one update from what workers hold
     for k in session.steps(optimizer):  # saves checkpoints, pauses and stops
         reset_peak()
@@ -121,7 +121,7 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         )  # fmt: skip
         if config.grpo.hindsight and stage.learn == "rewards":
             grads, copied = add_hindsight(
-                grads, policy.model, relabelled(batch, setup, now, k, steps), config.grpo, now,
+                grads, policy.model, relabelled(batch, setup, now, k, steps, ends), config.grpo, now,
                 rollouts=batch.totals.size, chunking=setup.memory.chunking,
             )  # fmt: skip
             metrics |= copied

@@ -1,47 +1,70 @@
-"""Which rollouts of a step are relabelled in hindsight, as what, and what that is worth (`grpo/hindsight.py`)."""
+"""Under which lengths a step's completions are learnt in hindsight (`grpo/hindsight.py`), and up to which end."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
 
 from smolsum.config.sections import StageConfig
+from smolsum.config.targets import lot
 from smolsum.grpo.batch import Batch
 from smolsum.grpo.hindsight import Relabelled
 from smolsum.grpo.setup.prepare import Setup
-from smolsum.rewards.combine import score_all
-from smolsum.types import RolloutGroup
+from smolsum.policy.load import Policy
+from smolsum.types import Rollout
 
 
-def relabelled(batch: Batch, setup: Setup, stage: StageConfig, step: int, steps: int) -> list[Relabelled]:
-    """Return the relabelled rollouts of each group that has some.
+def relabelled(
+    batch: Batch, setup: Setup, stage: StageConfig, step: int, steps: int, ends: frozenset[int]
+) -> list[Relabelled]:
+    """Return the relabelled completions of each group that has some.
 
-    A rollout is relabelled with the target that its length reaches or, where training does not ask for that one at the
-    stage's `step` (from 0, of `steps`), with the nearest target that it asks for. It takes part if it was not cut, if
-    it is of at least the group's median quality, and if its reward is higher under the prompt that asks for that target
-    than under its own.
+    For each rollout of at least its group's median quality a target is drawn, evenly from those that training asks for
+    at the stage's `step` (from 0, of `steps`). Of its possible ends, after each of the tokens `ends` and where it
+    ended, the one whose length is nearest is right under the prompt that asks for this length or, where training does
+    not, for the nearest that it asks for; and one of those before, drawn too, is too early under the prompt that asks
+    for the target. So is the end of a whole rollout that is shorter by more than half of one of its sentences.
     """
     writer = setup.writer
     assert writer is not None
     targets = writer.targets_at(step, steps)
-    length, found = setup.task.targets.length(setup.config), []
+    length, seed, found = setup.task.targets.length(setup.config), setup.config.train.seed, []
     for p, group in enumerate(batch.groups):
         quality = _quality(batch, p, stage, setup.task.targets.signals)
         middle = median(quality)
-        rollouts, prompts, places = [], [], []
+        learnt: list[tuple[Rollout, int, bool]] = []
         for g, rollout in enumerate(group.rollouts):
-            if not rollout.truncated and quality[g] >= middle and not np.isnan(batch.totals[p][g]):
-                rollouts.append(rollout)
-                prompts.append(writer.asking(group.prompt, targets.nearest(length(rollout))))
-                places.append(g)
-        copies = [RolloutGroup(prompt, (rollout,)) for prompt, rollout in zip(prompts, rollouts, strict=True)]
-        gains = _gains(copies, batch, p, places, setup, stage)
-        kept = [n for n, gain in enumerate(gains) if gain > 0]
-        if kept:
-            ids = [prompts[n].token_ids for n in kept]
-            better = [rollouts[n] for n in kept], ids, [gains[n] for n in kept]
-            found.append(Relabelled(group.prompt.token_ids, *better))
+            possible = _endings(rollout, ends, setup.policy)
+            if quality[g] < middle or np.isnan(batch.totals[p][g]) or not possible:
+                continue
+            target = targets.drawn("hindsight", seed, rollout.seed)
+            best = min(range(len(possible)), key=lambda n: abs(length(possible[n]) - target))
+            ended = possible[best]
+            if ended is rollout and target - length(rollout) > length(rollout) / (2 * len(possible)):
+                learnt.append((ended, target, False))
+            else:
+                learnt.append((ended, targets.nearest(length(ended)), True))
+            if best:
+                learnt.append((possible[lot("early", seed, rollout.seed) % best], target, False))
+        if learnt:
+            ids = [writer.asking(group.prompt, target).token_ids for _, target, _ in learnt]
+            found.append(Relabelled([one for one, *_ in learnt], ids, [right for *_, right in learnt]))
     return found
+
+
+def _endings(rollout: Rollout, ends: frozenset[int], policy: Policy) -> list[Rollout]:
+    """Return what a rollout would be if it had ended after one of its sentences, and at the end the rollout itself,
+    unless it was cut."""
+    ids, logps = rollout.token_ids, rollout.logprobs
+    found = []
+    for place in range(1, rollout.length):
+        if ids[place - 1] in ends:
+            text = str(policy.tokenizer.decode(list(ids[:place]), skip_special_tokens=True))
+            # the end was not sampled here; hindsight reads no log-prob of the sampler
+            kept, logp = (*ids[:place], policy.tokenizer.eos_token_id), (*logps[:place], 0.0)
+            found.append(replace(rollout, token_ids=kept, logprobs=logp, text=text, finish_reason="stop"))
+    return found if rollout.truncated else [*found, rollout]
 
 
 def _quality(batch: Batch, p: int, stage: StageConfig, targeted: Sequence[str]) -> list[float]:
@@ -53,18 +76,3 @@ def _quality(batch: Batch, p: int, stage: StageConfig, targeted: Sequence[str]) 
     # a signal that does not apply adds nothing, as in the total
     rows = [[stage.rewards[name] * (value or 0.0) for value in batch.scores[name][p]] for name in names]
     return [sum(values) for values in zip(*rows, strict=True)]
-
-
-def _gains(
-    copies: list[RolloutGroup], batch: Batch, p: int, places: Sequence[int], setup: Setup, stage: StageConfig
-) -> list[float]:
-    """Return by how much the total rewards are higher under the relabelled prompts: only the signals that depend on the
-    target change."""
-    targeted = {name: w for name, w in stage.rewards.items() if w and name in setup.task.targets.signals}
-    new = score_all(copies, targeted, setup.config, setup.task.rewards.signals) if copies else {}
-    return [
-        sum(
-            weight * ((new[name][n][0] or 0.0) - (batch.scores[name][p][g] or 0.0)) for name, weight in targeted.items()
-        )
-        for n, g in enumerate(places)
-    ]

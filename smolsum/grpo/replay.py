@@ -14,8 +14,10 @@ import filecmp
 import json
 import math
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,11 @@ OWN = ("perf/", "system/", "workers/", "staleness/", "update/patch_density", "sc
 """what a step says of its time and machine"""
 ROUNDING = 2e-3
 """the difference, absolute or relative, that another processor may make"""
+KEPT = 4
+"""steps whose rollouts are not read again: the one under way, and those that workers were asked for ahead"""
+RESTORE = "restore it from a copy"
+SHOWN = 57
+"""characters of a value in a sentence"""
 
 
 @dataclass
@@ -55,11 +62,17 @@ class Derived:
     resampled: int = 0
     """rollouts that were sampled again, and how many of them came out token for token"""
     same: int = 0
+    lost: list[str] = field(default_factory=list)
+    """what could not be derived, and why"""
     differences: list[str] = field(default_factory=list)
 
 
 class _DoneError(Exception):
     """The last step that was asked for is derived."""
+
+
+class _LostError(Exception):
+    """A step began with a checkpoint that is not left."""
 
 
 @dataclass
@@ -70,16 +83,23 @@ class Recorded:
     metrics: Mapping[int, Mapping[str, Any]]
     checkpoints: Mapping[int, Checkpoint]
     """whole ones"""
+    damaged: Mapping[int, str]
+    """what is wrong with each of the others"""
+    rollouts: Callable[[int], list[dict[str, Any]]]
+    """of a step, with the prompt and references of each group in its first one; the last few steps are kept, as each is
+    sampled, learned from and compared"""
 
     @classmethod
     def read(cls, paths: RunPaths) -> Recorded:
         """Read a run."""
-        rows = {int(row["step"]): row for row in read_jsonl(paths.metrics)}
-        return cls(paths, rows, {one.step: one for one in check_all(paths)[0]})
-
-    def rollouts(self, step: int) -> list[dict[str, Any]]:
-        """Return the rollouts of a step, with the prompt and references of each group in its first one."""
-        return read_jsonl(self.paths.completions(step))
+        try:
+            rows = {int(row["step"]): row for row in read_jsonl(paths.metrics)}
+        except (KeyError, TypeError, ValueError) as error:
+            raise SmolsumError(f"{paths.metrics} is damaged: a line has no step", hint=RESTORE) from error
+        whole, damaged = check_all(paths)
+        rollouts = lru_cache(maxsize=KEPT)(lambda step: read_jsonl(paths.completions(step)))
+        problems = {step: problem for step, (_, problem) in damaged.items()}
+        return cls(paths, rows, {one.step: one for one in whole}, problems, rollouts)
 
 
 class ReplayKeeper(Keeper):
@@ -111,6 +131,8 @@ class ReplayKeeper(Keeper):
         return checkpoint
 
     def checkpoint(self, step: int) -> Path | None:
+        if step not in self._recorded.checkpoints:
+            raise _LostError(f"the checkpoint of step {step}, to which the guard went back, is not left")
         return self._recorded.paths.checkpoint(step)
 
     def validates(self, k: int) -> bool:
@@ -135,6 +157,7 @@ class ReplayKeeper(Keeper):
             found += unequal(plain(one), row, f"step {step}, rollout {n}", 0.0)
         self._found.steps.append(step)
         self._found.differences += found
+        self.progress.step(str(step), len(self._found.steps), metrics)
 
     def save(self, policy: Policy, optimizer: Optimizer, state: Mapping[str, Any], *, leaving: bool) -> None:
         """Compare with the checkpoint of the step, where the run has one; then end after the last step."""
@@ -277,11 +300,14 @@ def derive(
 ) -> None:
     """Derive the steps after each step of `spans` to the one that it maps to. What fails is one of the differences."""
     config = setup.config
+    if config.train.guard == "stop":  # a run that it ended has gone on where later steps are known
+        config = replace(config, train=replace(config.train, guard="warn"))
+        setup = replace(setup, config=config)
     forced = bool(config.workers.urls) or not exact
     for number, (after, until) in enumerate(spans.items()):
         if number:
             begin_again(setup.policy, load_shapes(config))
-        progress.phase(f"deriving steps {after + 1} to {until}")
+        progress.phase(f"deriving {f'step {until}' if until == after + 1 else f'steps {after + 1} to {until}'}")
         keeper = ReplayKeeper(progress, recorded, config, found, after=after, until=until, exact=exact)
         session = Session(config, keeper)
         session.begin(setup, plan, lambda root: None)
@@ -296,8 +322,17 @@ def derive(
                     train_stage(session, setup, source)
         except _DoneError:
             continue
-        except (SmolsumError, KeyError, IndexError) as error:
-            found.differences.append(f"step {session.at.step} cannot be derived: {error}")
+        except _LostError as error:
+            found.lost.append(f"steps {session.at.step} to {until}: {error}")
+        except (
+            SmolsumError,
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            OSError,
+        ) as error:  # anything may be there
+            found.differences.append(f"step {session.at.step} cannot be derived: {error or type(error).__name__}")
 
 
 def _close(now: float | None, then: Any, tolerance: float) -> Any:
@@ -326,9 +361,14 @@ def unequal(now: Any, then: Any, where: str, tolerance: float) -> list[str]:
     rounded = tolerance and all(isinstance(one, float) for one in (now, then))
     if now == then or (rounded and math.isclose(now, then, rel_tol=tolerance, abs_tol=tolerance)):
         return []
-    return [f"{where} is {_short(then)}, derived {_short(now)}"]
+    texts = [json.dumps(value, ensure_ascii=False) for value in (then, now)]
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+    start = max(0, same - SHOWN // 2) if max(map(len, texts)) > SHOWN else 0
+    was, is_now = (_part(text, start) for text in texts)
+    return [f"{where} is {was}, derived {is_now}"]
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+def _part(text: str, start: int) -> str:
+    """Return the part of a long text that begins there."""
+    end = start + SHOWN
+    return ("…" if start else "") + text[start:end] + ("…" if len(text) > end else "")

@@ -16,10 +16,10 @@ from typing import Any
 from smolsum.config.checks import asking
 from smolsum.config.stages import planned_steps
 from smolsum.console import duration
-from smolsum.errors import SmolsumError, UsageError
+from smolsum.errors import InterruptedRun, MachineError, SmolsumError, UnreachableError, UsageError
 from smolsum.files import read_jsonl
 from smolsum.grpo.difficulty import planned_kinds
-from smolsum.grpo.evaluations import START, evaluation_job
+from smolsum.grpo.evaluations import START, evaluation_job, start_sample
 from smolsum.grpo.progress import Progress
 from smolsum.grpo.replay import Derived, Recorded, ReplayKeeper, derive, plain, same_machine, segments, unequal
 from smolsum.grpo.resume import settings_of, span
@@ -80,12 +80,31 @@ def verify(run: RunPaths, *, steps: int, posts: int, seed: int, progress: Progre
     """
     progress.phase("comparing the files with their digests")
     found = Verification(run_digest(run), seed)
+    files = VerifiedPart("files", "by their digests" if found.digest else "checkpoints by their checksums")
+    found.parts.append(files)
     if found.digest:
-        found.parts.append(VerifiedPart("files", "by their digests", list(changes(run))))
+        files.differences, older = changes(run)
+        found.unverified += [f"files: {text}" for text in older]
     else:
-        found.unverified.append("files: there is no digests.jsonl, as an earlier version made the run")
-    config = settings_of(str(run.root), str(run.root.parent), {})
-    recorded, info = Recorded.read(run), read(run.info, RunInfo)
+        found.unverified.append("files: there is no digests.jsonl: an earlier version made the run, or it was removed")
+    try:
+        _verify_contents(run, found, files, steps, posts, progress)
+    except (InterruptedRun, MachineError, UnreachableError):
+        raise
+    except SmolsumError as error:
+        if not files.differences:
+            raise
+        files.differences.append(f"nothing more could be verified: {error}")  # so that those before are told
+    return found
+
+
+def _verify_contents(
+    run: RunPaths, found: Verification, files: VerifiedPart, steps: int, posts: int, progress: Progress
+) -> None:
+    """Verify what the run was made from, its steps and its evaluations."""
+    recorded = Recorded.read(run)
+    files.differences += [f"the checkpoint of step {step} is damaged: {why}" for step, why in recorded.damaged.items()]
+    config, info = settings_of(str(run.root), str(run.root.parent), {}), read(run.info, RunInfo)
     if not recorded.metrics:
         raise UsageError(f"{run.root} has no step yet", hint=run.resume_command)
     progress.phase(f"loading {config.model.path} and {config.data.path}")
@@ -100,12 +119,17 @@ def verify(run: RunPaths, *, steps: int, posts: int, seed: int, progress: Progre
     origin = _origin(session, setup, read_object(run.info), same_version=then == now) + _missing_steps(recorded)
     found.parts.append(VerifiedPart("origin", "model, data and settings", origin))
     _verify_steps(recorded, setup, plan, steps, found, progress)
-    for label in (START, *config.stages):
+    trained = {label: 0 if label == START else span(plan, label)[1] for label in (START, *config.stages)}
+    for label, end in trained.items():
         if has_scores(run.stage_evaluation(label)):
-            end = 0 if label == START else span(plan, label)[1]
             job = replace(evaluation_job(session, run, label), step=end)
             found.parts.append(_verify_evaluation(job, recorded, setup, posts, found, progress))
-    return found
+        elif end <= max(recorded.metrics):
+            found.unverified.append(f"eval/{run.stage_evaluation(label).name}: it is not there")
+    known = {run.stage_evaluation(label) for label in trained}
+    for folder in sorted(run.evaluations.glob("*")):
+        if folder not in known and has_scores(folder):
+            found.unverified.append(f"eval/{folder.name}: smolsum eval made it, after the training")
 
 
 def _origin(session: Session, setup: Setup, info: Mapping[str, Any], *, same_version: bool) -> list[str]:
@@ -125,8 +149,8 @@ def _missing_steps(recorded: Recorded) -> list[str]:
     return [f"metrics.jsonl lacks {len(missing)} steps: {_some(missing)}"] if missing else []
 
 
-def _some(steps: Sequence[int]) -> str:
-    return ", ".join(map(str, steps[:5])) + (", …" if len(steps) > 5 else "")
+def _some(named: Sequence[int | str]) -> str:
+    return ", ".join(map(str, named[:5])) + (", …" if len(named) > 5 else "")
 
 
 def _verify_steps(
@@ -144,10 +168,14 @@ def _verify_steps(
     if lost:
         found.unverified.append(f"steps {_some(lost)}: no checkpoint before them, in their stage, is left")
     count = sum(until - after for after, until in spans.items())
-    took = fmean(float(row.get("perf/step_s") or 0.0) for row in recorded.metrics.values())
-    progress.note(f"deriving {count} of {len(every)} steps again, which took {duration(count * took)} when trained")
+    took = [seconds for row in recorded.metrics.values() if isinstance(seconds := row.get("perf/step_s"), float)]
+    if count:
+        ago = f", which took {duration(count * fmean(took))} when trained" if took else ""
+        progress.note(f"deriving {count} of {len(every)} steps again{ago}")
+        progress.plan([("step", count)], part="derived")
     derived = Derived()
     derive(recorded, setup, plan, spans, derived, progress, exact=found.exact)
+    found.unverified += derived.lost
     words = [f"{len(derived.steps)} of {len(every)} derived {'bit for bit' if found.exact else 'within rounding'}"]
     if derived.same < (1 - (0 if found.exact else OTHERWISE)) * derived.resampled:
         unlike = f"{derived.resampled - derived.same} of {derived.resampled} rollouts did not come out again"
@@ -167,11 +195,35 @@ def _verify_evaluation(
 ) -> VerifiedPart:
     """Complete posts drawn at random again, and measure all completions again."""
     progress.phase(f"evaluating again: {job.label}")
-    part = VerifiedPart(f"eval/{job.folder.name}", "")
+    part = VerifiedPart(f"eval/{job.folder.name}", "nothing")
+    try:
+        _evaluate_again(job, recorded, setup, posts, found, part)
+    except (InterruptedRun, MachineError, UnreachableError):
+        raise
+    except (
+        SmolsumError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OSError,
+    ) as error:  # anything may be there
+        part.differences.append(f"{part.name} cannot be measured again: {error or type(error).__name__}")
+    return part
+
+
+def _evaluate_again(
+    job: EvaluationJob, recorded: Recorded, setup: Setup, posts: int, found: Verification, part: VerifiedPart
+) -> None:
     written = {row.id: row for row in read_generations(job.folder)}
-    prompts = [prompt for prompt in job.prompts if prompt.id in written]
-    if len(prompts) < read_object(job.folder / SUMMARY)["n"]:
-        part.differences.append(f"{part.name} lacks completions")
+    prompts, scored = [prompt for prompt in job.prompts if prompt.id in written], read_object(job.folder / SUMMARY)["n"]
+    if job.label == START and scored < len(prompts):  # the run was killed while it completed the others
+        sampled = {prompt.id for prompt in start_sample(setup, setup.config)}
+        prompts = [prompt for prompt in prompts if prompt.id in sampled]
+    if len(prompts) < scored:
+        part.differences.append(f"{part.name}/{GENERATIONS} lacks {scored - len(prompts)} of {scored} posts")
+    if not prompts:
+        return
     end = recorded.checkpoints.get(job.step or 0)
     if job.step == 0:
         begin_again(setup.policy, load_shapes(setup.config))
@@ -180,14 +232,14 @@ def _verify_evaluation(
     drawn = random.Random(f"{found.seed} {job.label}").sample(prompts, min(posts, len(prompts)))
     if job.step == 0 or end:
         same = _complete_again(drawn, written, setup, part, exact=found.exact)
-        part.verified = f"{same} of {len(drawn)} completions came out again, "
+        verified = f"{same} of {len(drawn)} completions came out again, "
     else:
+        verified = ""
         found.unverified.append(
             f"{part.name}: the checkpoint of step {job.step}, whose completions it has, is not left"
         )
-    part.verified += f"{len(prompts)} measured"
     _measure_again(replace(job, prompts=prompts), part)
-    return part
+    part.verified = f"{verified}{len(prompts)} measured"
 
 
 def _complete_again(
@@ -216,9 +268,12 @@ def _measure_again(job: EvaluationJob, part: VerifiedPart) -> None:
         made = score(replace(job, folder=again), never, showing=nullcontext(lambda count: None), note=lambda text: None)
         origin = read_object(again / ORIGIN)
     scores = {row["id"]: row for row in read_jsonl(job.folder / SCORES)}
-    for row in map(plain, made.rows):
-        then = scores.pop(row["id"], {})
-        part.differences += unequal(row, {key: then.get(key) for key in row}, f"{part.name}, {row['id']}", 0.0)
+    rows = [plain(row) for row in made.rows]
+    if lacks := [row["id"] for row in rows if row["id"] not in scores]:
+        part.differences.append(f"{part.name}/{SCORES} lacks {len(lacks)} of {len(rows)} posts: {_some(lacks)}")
+    for row in rows:
+        if then := scores.pop(row["id"], None):
+            part.differences += unequal(row, {key: then.get(key) for key in row}, f"{part.name}, {row['id']}", 0.0)
     part.differences += [f"{part.name}: {one} is no post of the data" for one in scores]
     summary = read_object(job.folder / SUMMARY)
     now = plain({**made.summary, "metrics": made.metrics})

@@ -206,7 +206,7 @@ def _of_update(
     count = config.train.prompts_per_step * config.train.accumulation_steps
     groups = min(len(streams()) if whole else 1, count)  # at once
     earlier = gradient if count > groups else 0.0
-    rows = max(chunking.rows or group, 2 if config.grpo.hindsight else 1)
+    rows = chunking.rows or group
     shared = prompt if chunking.shared_prefix else 0
     branch = rows * (tokens + (0 if chunking.shared_prefix else prompt))
     scores = SCORES * shape.heads * (shared**2 + branch * (prompt + tokens))
@@ -237,9 +237,9 @@ def _of_update(
 
 
 def _rows(config: Config) -> int:
-    """Return how many completions of a prompt an update holds: in hindsight each is there twice, under two prompts."""
+    """Return how many completions of a prompt an update holds at once."""
     if config.grpo.hindsight:
-        return config.sampling.rollouts * 2
+        return config.sampling.rollouts  # all of them, whatever the main objective leaves out
     return config.grpo.update_rollouts or config.sampling.rollouts
 
 

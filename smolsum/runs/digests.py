@@ -18,9 +18,11 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 
 from smolsum.files import read_bytes, to_json, whole_lines, writing
+from smolsum.runs.evaluation_records import GENERATIONS, SCORES, SUMMARY
 from smolsum.runs.paths import RunPaths, step_name
 from smolsum.runs.records import DigestLine
 from smolsum.runs.typed_json import read_lines
@@ -28,6 +30,8 @@ from smolsum.runs.typed_json import read_lines
 TAIL = 4096
 """bytes that surely hold the last line"""
 DISCARDED = "discarded after "
+EVALUATED = (GENERATIONS, SCORES, SUMMARY)
+"""files of an evaluation that have a digest"""
 
 
 def record(paths: RunPaths, found: Mapping[str, str]) -> None:
@@ -71,15 +75,17 @@ def run_digest(paths: RunPaths) -> str:
     return lines[-1].chain if lines else ""
 
 
-def changes(paths: RunPaths) -> Iterator[str]:
-    """Yield a sentence on everything that is not as the run wrote it. Checkpoints that are no longer there do not
-    count: a run removes them."""
+def changes(paths: RunPaths) -> tuple[list[str], list[str]]:
+    """Return a sentence on everything that is not as the run wrote it, and one on each kind of file that an earlier
+    version made without a digest, before this one resumed or evaluated the run. Checkpoints that are no longer there do
+    not count: a run removes them."""
+    differences: list[str] = []
     found: dict[str, str] = {}
     chain = ""
     for number, line in enumerate(read_lines(paths.digests, DigestLine), start=1):
         chain = _linked(chain, line.of, line.sha256)
         if chain != line.chain:
-            yield f"digests.jsonl:{number} is not what was written"
+            differences.append(f"digests.jsonl:{number} is not what was written")
             chain = line.chain
         if line.of.startswith(DISCARDED):
             last = line.of.removeprefix(DISCARDED)
@@ -87,19 +93,41 @@ def changes(paths: RunPaths) -> Iterator[str]:
         else:
             found[line.of] = line.sha256
     steps = dict(_steps(paths))
+    older = [*takewhile(lambda of: of not in found, steps)]
     for of, sha256 in found.items():
         if of.startswith("step-"):
             now = steps.pop(of, None)
             if now is None:
-                yield f"{of} is missing in metrics.jsonl"
+                differences.append(f"{of} is missing in metrics.jsonl")
             elif now != sha256:
-                yield f"{of} is not what was written: its line of metrics.jsonl or its completions"
+                differences.append(f"{of} is not what was written: its line of metrics.jsonl or its completions")
         elif not (path := paths.root / of).is_file():
             if not of.startswith("checkpoints/"):
-                yield f"{of} is missing"
-        elif of_bytes(path.read_bytes()) != sha256:
-            yield f"{of} is not what was written"
-    yield from (f"{of} has no digest, or is there twice" for of in steps)
+                differences.append(f"{of} is missing")
+        elif not _has(path, sha256):
+            differences.append(f"{of} is not what was written")
+    differences += [f"{of} has no digest, or is there twice" for of in steps if of not in older]
+    finished = [path.parent for path in sorted(paths.evaluations.glob(f"*/{SUMMARY}"))]
+    named = [folder.relative_to(paths.root) / name for folder in finished for name in EVALUATED]
+    others = [path.as_posix() for path in named if path.as_posix() not in found]
+    if not older:
+        return differences + [f"{of} has no digest" for of in others], []
+    missing = f"{len(older)} steps and {len(others)} files of evaluations have no digest"
+    return differences, [f"{missing}: an earlier version made them, or it was removed"]
+
+
+def _has(path: Path, sha256: str) -> bool:
+    """Return whether a file has the digest; completions of an evaluation also where lines follow, as one was killed
+    that had more to complete, and has not measured them yet."""
+    content = path.read_bytes()
+    if of_bytes(content) == sha256:
+        return True
+    running = hashlib.sha256()
+    for line in content.splitlines(keepends=True) if path.name == GENERATIONS else ():
+        running.update(line)
+        if running.hexdigest() == sha256:
+            return True
+    return False
 
 
 def _steps(paths: RunPaths) -> Iterator[tuple[str, str]]:

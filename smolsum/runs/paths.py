@@ -10,8 +10,8 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -256,6 +256,19 @@ def last_attempt(paths: RunPaths) -> int:
 def acquire(paths: RunPaths) -> AbstractContextManager[None]:
     """Hold the run for this process while the block runs. Raises UsageError if another process trains it."""
     return locked(paths.lock, f"run {paths.name!r} is being trained", paths.resume_command)
+
+
+@contextmanager
+def reading(paths: RunPaths) -> Iterator[None]:
+    """Hold the run like `acquire` for a command that changes nothing in it: its lock keeps its time, which is that of
+    the run's start. Where it cannot be written, no process can train the run."""
+    if not os.access(paths.lock, os.W_OK):
+        yield
+        return
+    then = paths.lock.stat()
+    with acquire(paths):
+        os.utime(paths.lock, ns=(then.st_atime_ns, then.st_mtime_ns))
+        yield
 
 
 def last_started(root: Path) -> float | None:

@@ -16,7 +16,8 @@ from itertools import accumulate
 from typing import Any, Self
 
 from smolsum.config.hub import hub_name
-from smolsum.config.sections import Config, to_toml
+from smolsum.config.resolve import to_toml
+from smolsum.config.sections import Config
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import Lines, finite, read_bytes, read_jsonl, replace, to_json, whole_lines, writing
 from smolsum.runs import digests

@@ -177,10 +177,9 @@ class TextView(VerticalScroll, can_focus=False):
         newest_last: bool = False,
         id: str | None = None,
     ) -> None:
-        """`draw` makes the text from each moment of the run; without it the view is filled. With `newest_last`, the
-        view stays at the end of the text, unless the user scrolls away from there."""
+        """`draw` makes the text from each moment of the run; without it the view is filled."""
         super().__init__(id=id)
-        self._draw, self._newest_last, self._at_end = draw, newest_last, True
+        self._draw, self._newest_last = draw, newest_last
         self._text = Text("\n")
 
     def compose(self) -> ComposeResult:
@@ -194,25 +193,19 @@ class TextView(VerticalScroll, can_focus=False):
     def on_resize(self) -> None:
         if now := moment_of(self):
             self.show(now)
-        self.watch_virtual_size()
+
+    def watch_show_vertical_scrollbar(self, needed: bool) -> None:
+        """Stay at the end of a text that grows there, until the user scrolls; a short one stands at the top."""
+        if self._newest_last:
+            self.anchor(needed)
 
     def fill(self, found: PaneText) -> None:
-        """Show this text."""
+        """Show this text; one that comes by itself stays at its end."""
         text = Text("\n").join(found.lines)
         label(self, found.title, found.note)
         if (self._text.plain, self._text.spans) != (text.plain, text.spans):
             self._text = text
             self.query_one(Static).update(Content.from_rich_text(text))
-
-    def watch_virtual_size(self) -> None:
-        """Stay at the end of a text that has grown or was wrapped in another way."""
-        if self._newest_last and self._at_end:
-            self.scroll_end(animate=False)
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Notice whether the user scrolls away from the end. (Textual's `anchor` loses two lines to the frame.)"""
-        super().watch_scroll_y(old_value, new_value)
-        self._at_end = new_value >= self.max_scroll_y
 
     def begin(self, place: int = 0) -> None:
         """Scroll to the line with a character of the text; at the first page the text begins at its top."""

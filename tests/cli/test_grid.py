@@ -19,8 +19,8 @@ from support.refusals import assert_refused
 from support.training import after_step, arguments, events, learned, weights
 
 from smolsum.cli import main
-from smolsum.config.resolve import resolve
-from smolsum.config.sections import Config, to_toml
+from smolsum.config.resolve import resolve, to_toml
+from smolsum.config.sections import Config
 from smolsum.errors import MachineError
 from smolsum.files import locked, read_jsonl
 from smolsum.grpo.grid import Selection, choose

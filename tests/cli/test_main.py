@@ -20,7 +20,8 @@ from support.training import make_data
 
 from smolsum import console, errors
 from smolsum.config.presets import preset_names
-from smolsum.config.sections import Config, to_toml
+from smolsum.config.resolve import to_toml
+from smolsum.config.sections import Config
 from smolsum.grpo.progress import Progress
 from smolsum.rewards import REWARDS
 from smolsum.runs.paths import create_run

@@ -15,8 +15,7 @@ from support.places import ROOT
 from support.refusals import assert_refused
 from support.training import arguments, make_data, state
 
-from smolsum.config.resolve import resolve
-from smolsum.config.sections import to_toml
+from smolsum.config.resolve import resolve, to_toml
 from smolsum.errors import PluginError, SmolsumError
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths

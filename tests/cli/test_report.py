@@ -340,7 +340,7 @@ def test_a_report_is_checked_against_its_runs(call: Call, runs: Path) -> None:
         place = text.index("0.", len(text) // 2) + 2
         changed = f"{text[:place]}{(int(text[place]) + 1) % 10}{text[place + 1 :]}"
         path.write_text(changed)
-        assert_refused(call(*asked, "--check"), f"{path} is not what these runs give: 1 lines", error=SmolsumError)
+        assert_refused(call(*asked, "--check"), f"{path} is not what these runs give: 1 difference", error=SmolsumError)
         assert path.read_text() == changed
         path.unlink()
         assert_refused(call(*asked, "--check"), f"{path} is missing", error=SmolsumError)
@@ -408,3 +408,9 @@ def test_a_task_that_is_not_the_study_s(tmp_path: Path, call: Call) -> None:
     for form in ("html", "md", "latex"):
         done(call("report", folders[0], "--output", tmp_path, "--format", form))
     assert "summaries" not in (tmp_path / "report.html").read_text()
+
+
+def test_a_folder_where_the_report_would_be(runs: Path, call: Call) -> None:
+    Path("out/report.html").mkdir(parents=True)
+    again = call("report", runs / "length", "--output", "out")
+    assert_refused(again, "cannot write out/report.html: Is a directory", error=SmolsumError)

@@ -14,9 +14,9 @@ from support.processes import python
 from support.refusals import refuses
 
 from smolsum.config.presets import KINDS, find_preset, names_for, preset_names, read_preset, read_table, walk
-from smolsum.config.resolve import resolve
+from smolsum.config.resolve import resolve, to_toml
 from smolsum.config.run_labels import REWARD_SETS
-from smolsum.config.sections import Config, to_toml
+from smolsum.config.sections import Config
 from smolsum.tasks import TASKS
 from smolsum.tasks.tldr.settings import TldrConfig
 

@@ -13,8 +13,8 @@ from support.places import ROOT
 from support.refusals import refuses
 
 from smolsum.config.presets import line_numbers
-from smolsum.config.resolve import Resolved, render_with_sources, resolve
-from smolsum.config.sections import SECTIONS, Config, StageConfig, to_toml
+from smolsum.config.resolve import Resolved, render_with_sources, resolve, to_toml
+from smolsum.config.sections import SECTIONS, Config, StageConfig
 from smolsum.config.strategies import parse_reward
 from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS

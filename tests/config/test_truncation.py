@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from smolsum.config.presets import names_for
-from smolsum.config.resolve import Resolved, resolve
-from smolsum.config.sections import to_toml
+from smolsum.config.resolve import Resolved, resolve, to_toml
 from smolsum.tasks import TASKS
 
 OUTSIDE = "OWNER/MODEL"

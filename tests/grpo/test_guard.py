@@ -1,12 +1,13 @@
 """The guard: what it watches, when it speaks, and what it does in whole runs."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.calls import Call
+from support.calls import Call, done
 from support.training import arguments, assert_goes_on, events, learned, trained, weights
 
 from smolsum.cli.main import main
@@ -146,9 +147,11 @@ def test_it_stops_and_can_be_overruled(speaking: None, data: Path, tmp_path: Pat
     assert main(["train", "--resume", "stopped", "--runs-dir", str(tmp_path)]) == 0
     whole = trained(data, tmp_path / "other", "whole")
     assert weights(tmp_path / "stopped", 8) == weights(whole, 8)
+    shutil.rmtree(tmp_path / "stopped" / "checkpoints" / "step-000004", ignore_errors=True)
+    assert "8 of 8 derived" in done(call("verify", tmp_path / "stopped", "--steps=8"))[0]
 
 
-def test_it_goes_back(speaking: None, data: Path, tmp_path: Path) -> None:
+def test_it_goes_back(speaking: None, data: Path, tmp_path: Path, call: Call) -> None:
     """To the weights of the last checkpoint before the newest steps, which is kept; the rate is half from then on."""
     run = trained(data, tmp_path / "a", "back", "--guard=rollback", train__keep_checkpoints=9)
     plain = trained(data, tmp_path / "b", "plain", train__keep_checkpoints=9)
@@ -159,6 +162,12 @@ def test_it_goes_back(speaking: None, data: Path, tmp_path: Path) -> None:
     assert rates[0][4] == rates[1][4] / 2
     assert rates[0][5:] == rates[1][5:], "the next stage begins with the whole rate"
     assert weights(run, 5) != weights(plain, 5)
+    assert "8 of 8 derived" in done(call("verify", run, "--steps=8"))[0]
+    for step in (2, 4):
+        shutil.rmtree(run / "checkpoints" / f"step-{step:06d}")
+    out, err = done(call("verify", run, "--steps=8"))
+    assert "6 of 8 derived" in out
+    assert "steps 4 to 5: the checkpoint of step 2, to which the guard went back, is not left" in err
 
 
 @pytest.mark.slow

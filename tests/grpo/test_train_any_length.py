@@ -50,9 +50,9 @@ def test_metrics_say_what_hindsight_did(finished: Path) -> None:
     rows = [row for row in read_jsonl(finished / "metrics.jsonl") if row["stage"] == "length"]
     assert any(row["hindsight/copies"] > 0 for row in rows)
     taught = next(row for row in rows if row["hindsight/copies"] > 0)
-    assert taught["hindsight/gain"] > 0
-    assert 0 < taught["hindsight/weight"] < 1
-    assert {"length/off_target", "length/mean_target", "hindsight/loss", "hindsight/accuracy"} <= taught.keys()
+    assert 0 < taught["hindsight/end_prob"] < 1
+    assert taught["hindsight/loss"] > 0
+    assert {"length/off_target", "length/mean_target", "hindsight/early_frac", "hindsight/early_prob"} <= taught.keys()
 
 
 def test_hindsight_changes_the_weights(data: Path, finished: Path, tmp_path: Path) -> None:

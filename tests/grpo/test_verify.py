@@ -2,6 +2,7 @@
 of everything."""
 
 import json
+import os
 import random
 import re
 import shutil
@@ -17,8 +18,9 @@ from support.serving import process
 from support.training import make_data, trained
 
 from smolsum.files import read_jsonl, replace, to_json
+from smolsum.grpo.replay import unequal
 from smolsum.runs import checkpoints
-from smolsum.runs.digests import changes, of_bytes, record, record_files
+from smolsum.runs.digests import EVALUATED, changes, of_bytes, record, record_files
 from smolsum.runs.paths import RunPaths, step_name
 
 KEPT = {"train__keep_checkpoints": 10}
@@ -211,7 +213,7 @@ def test_what_was_changed_in_checkpoints_is_found(copy: Path, call: Call) -> Non
         shutil.rmtree(folder)
         checkpoints.save(paths, step, lambda at, own=files: [(at / k).write_bytes(v) for k, v in own.items()], kept)
     seal(copy)
-    assert not [*changes(paths)]
+    assert changes(paths) == ([], [])
     said = differences(found(call, copy), "steps")
     assert "checkpoint of step 4: another model.safetensors" in said
     assert "checkpoint of step 8: another optimizer.safetensors" in said
@@ -247,7 +249,7 @@ def test_a_run_of_another_version(copy: Path, call: Call) -> None:
 def test_a_byte_of_any_file(copy: Path) -> None:
     """A changed byte of any file that has a digest is found, and so is a file that is missing."""
     paths, rng = RunPaths(copy), random.Random(1)
-    assert not [*changes(paths)]
+    assert changes(paths) == ([], [])
     named = {row["of"] for row in read_jsonl(paths.digests)}
     files = [
         paths.metrics,
@@ -259,12 +261,12 @@ def test_a_byte_of_any_file(copy: Path) -> None:
         place = rng.randrange(len(content))
         content[place] ^= 1
         file.write_bytes(content)
-        assert [*changes(paths)], file
+        assert changes(paths)[0], file
         content[place] ^= 1
         file.write_bytes(content)
-    assert not [*changes(paths)]
+    assert changes(paths) == ([], [])
     paths.completions(2).unlink()
-    assert [*changes(paths)] == ["step-000002 is not what was written: its line of metrics.jsonl or its completions"]
+    assert changes(paths)[0] == ["step-000002 is not what was written: its line of metrics.jsonl or its completions"]
 
 
 def test_a_published_digest(run: Path, call: Call) -> None:
@@ -280,7 +282,7 @@ def test_a_published_digest(run: Path, call: Call) -> None:
 def test_a_run_without_digests(copy: Path, call: Call) -> None:
     (copy / "digests.jsonl").unlink()
     _, err = done(call("verify", copy))
-    assert "not verified: files: there is no digests.jsonl, as an earlier version made the run" in err
+    assert "not verified: files: there is no digests.jsonl: an earlier version made the run, or it was removed" in err
 
 
 def test_checkpoints_that_are_gone(copy: Path, call: Call) -> None:
@@ -290,3 +292,93 @@ def test_checkpoints_that_are_gone(copy: Path, call: Call) -> None:
     assert "steps 6, 7, 8: no checkpoint before them, in their stage, is left" in verified["unverified"]
     assert any(text.startswith("eval/length-test: the checkpoint of step 5") for text in verified["unverified"])
     assert differences(verified, "steps") == []
+
+
+def test_a_byte_of_a_checkpoint(copy: Path, call: Call) -> None:
+    """Weights have their checksums in meta.json alone; a checkpoint that does not fit them is damaged, not gone."""
+    weights = RunPaths(copy).checkpoint(4) / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-100] ^= 1
+    weights.write_bytes(content)
+    said = differences(found(call, copy, steps=0), "files")
+    assert said == ["the checkpoint of step 4 is damaged: model.safetensors does not match its checksum"]
+
+
+def test_the_run_keeps_its_time(copy: Path, call: Call) -> None:
+    """`smolsum runs` lists by the time of run.lock; a copy without one gets none."""
+    lock = copy / "run.lock"
+    os.utime(lock, (1e9, 1e9))
+    found(call, copy, steps=0)
+    assert lock.stat().st_mtime == 1e9
+    lock.unlink()
+    found(call, copy, steps=0)
+    assert not lock.exists()
+
+
+def test_files_that_cannot_be_read(copy: Path, call: Call) -> None:
+    """What else was found is said."""
+    evaluations = copy / "eval"
+    (evaluations / "start-test" / "generations.jsonl").unlink()
+    (evaluations / "length-test" / "summary.json").write_text('{"n": 2')
+    shutil.rmtree(evaluations / "quality-test")
+    (copy / "completions" / "step-000003.jsonl").write_text("[1, 2]\n")
+    verified = found(call, copy)
+    assert len(differences(verified, "files")) == 6
+    assert differences(verified, "steps")[-1].startswith("step 3 cannot be derived: ")
+    assert differences(verified, "eval/start-test") == ["eval/start-test/generations.jsonl lacks 4 of 4 posts"]
+    assert "summary.json is damaged" in differences(verified, "eval/length-test")[0]
+    assert "eval/quality-test: it is not there" in verified["unverified"]
+    (copy / "metrics.jsonl").write_text("hello\n")
+    (part,) = found(call, copy)["parts"]
+    assert part["differences"][-1].startswith("nothing more could be verified: ")
+
+
+def test_evaluations_that_the_training_did_not_make(copy: Path, call: Call) -> None:
+    """Those by `smolsum eval` are named; one without a digest was not made by smolsum."""
+    done(call("eval", copy, "--split=validation", "--quiet"))
+    (own,) = {path.name for path in (copy / "eval").iterdir()} - {f"{n}-test" for n in ("start", "length", "quality")}
+    verified = found(call, copy, steps=0)
+    assert differences(verified, "files") == []
+    assert f"eval/{own}: smolsum eval made it, after the training" in verified["unverified"]
+    shutil.copytree(copy / "eval" / own, copy / "eval" / "other-test")
+    said = differences(found(call, copy, steps=0), "files")
+    assert said == [f"eval/other-test/{name} has no digest" for name in EVALUATED]
+
+
+def test_a_run_that_an_earlier_version_began(copy: Path) -> None:
+    """This one has evaluated it since: what had no digest then is no difference."""
+    paths = RunPaths(copy)
+    paths.digests.unlink()
+    record_files(paths, copy / "eval" / "start-test" / "summary.json")
+    assert changes(paths) == (
+        [], ["8 steps and 8 files of evaluations have no digest: an earlier version made them, or it was removed"],
+    )  # fmt: skip
+
+
+def test_completions_that_are_not_measured_yet(copy: Path) -> None:
+    """A run was killed that had more posts to complete."""
+    completions = copy / "eval" / "start-test" / "generations.jsonl"
+    content = completions.read_bytes()
+    completions.write_bytes(content + content.splitlines(keepends=True)[0])
+    assert changes(RunPaths(copy)) == ([], [])
+    completions.write_bytes(content[:-1])
+    assert changes(RunPaths(copy))[0] == ["eval/start-test/generations.jsonl is not what was written"]
+
+
+def test_scores_that_are_missing(copy: Path, call: Call) -> None:
+    scores = read_jsonl(copy / "eval" / "start-test" / "scores.jsonl")
+    write(copy / "eval" / "start-test" / "scores.jsonl", scores[1:])
+    said = differences(found(call, copy, steps=0), "eval/start-test")
+    assert said == [f"eval/start-test/scores.jsonl lacks 1 of {len(scores)} posts: {scores[0]['id']}"]
+
+
+def test_long_texts_are_shown_where_they_differ() -> None:
+    (said,) = unequal("a" * 200 + "b", "a" * 200 + "c", "text", 0.0)
+    assert said == f'text is …{"a" * 28}c", derived …{"a" * 28}b"'
+
+
+def test_a_digest_that_is_none(run: Path, call: Call) -> None:
+    code, _, err = call("verify", run, "--digest=abc")
+    assert code == 2
+    assert "'abc' is no digest" in err
+    assert "loading" not in err

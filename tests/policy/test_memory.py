@@ -115,16 +115,15 @@ def test_sampling_counts_where_an_update_holds_little() -> None:
     assert "activations" not in parts
 
 
-def test_hindsight_holds_completions_twice_and_another_gradient() -> None:
-    """Each under two prompts, in pairs also where memory allows one rollout at a time."""
+def test_hindsight_holds_another_gradient_and_every_rollout() -> None:
+    """Its completions pass through the model apart from those that the main objective learns from."""
     lengths, plain = MaxLengths(512, 160), config()
-    twice = replace(plain, grpo=replace(plain.grpo, hindsight=1.0))
-    whole, _, *_, least = ways(SHAPE, plain)
-    for way, times in ((whole, 1.5), (least, 1.1)):
-        before, after = (estimate(SHAPE, one, way, lengths) for one in (plain, twice))
-        assert after["hindsight"] == SHAPE.trained * 4.0
-        assert sum(after.values()) > sum(before.values()) + after["hindsight"] * 0.99
-        assert after.get("activations", 0.0) >= times * before.get("activations", 0.0)
+    plain = replace(plain, grpo=replace(plain.grpo, update_rollouts=2))
+    more = replace(plain, grpo=replace(plain.grpo, hindsight=1.0))
+    whole = next(ways(SHAPE, plain))
+    before, after = (estimate(SHAPE, one, whole, lengths) for one in (plain, more))
+    assert after["hindsight"] == SHAPE.trained * 4.0
+    assert after["activations"] > 1.5 * before["activations"]
 
 
 def test_layers_remember_as_much_as_their_caches() -> None:

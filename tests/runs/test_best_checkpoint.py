@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from support.refusals import refuses
 
-from smolsum.config.resolve import resolve
-from smolsum.config.sections import to_toml
+from smolsum.config.resolve import resolve, to_toml
 from smolsum.errors import SmolsumError
 from smolsum.results.evaluate.evaluated_model import Target, TargetOptions, find_target
 from smolsum.results.evaluate.run import evaluate_all

@@ -44,10 +44,7 @@ def asking(target: int, tokens: int, text: str = "") -> RolloutGroup:
         (["task.target_curriculum=0.5"], ["task.target_curriculum", "without task.targets"]),
         (["task.tolerance_share=0.1"], ["task.tolerance_share", "without task.targets"]),
         (["grpo.hindsight=1"], ["grpo.hindsight", "no prompt asks for a length"]),
-        (
-            ["task.targets=16-128", "grpo.hindsight=1", "stages.length.rewards={meteor=1.0}"],
-            ["grpo.hindsight", "no stage rewards the length"],
-        ),
+        ([*RANGE, "grpo.hindsight=1", "grpo.train_eos=false"], ["grpo.hindsight", "grpo.train_eos"]),
         ([*RANGE, "task.length_request= Be brief."], ["task.length_request", "{target}"]),
         ([*RANGE, "task.length_request= Use {words} words."], ["task.length_request", "cannot be filled in"]),
         (["task.unit=words", "rewards.length_counts=retokenized"], ["rewards.length_counts", "task.unit = words"]),
@@ -57,12 +54,6 @@ def asking(target: int, tokens: int, text: str = "") -> RolloutGroup:
 def test_settings_that_mean_nothing_are_refused(sets: list[str], named: list[str]) -> None:
     with refuses(*named):
         resolved(*sets)
-
-
-def test_relabelling_needs_a_reward_of_the_length() -> None:
-    """Which the default strategy does not have: it bounds the length."""
-    with refuses("grpo.hindsight", "no stage rewards the length", "--strategy included"):
-        resolved("task.targets=16-128", "grpo.hindsight=1", strategy=None)
 
 
 def test_tolerance_of_a_range_is_a_share_unless_one_is_given() -> None:

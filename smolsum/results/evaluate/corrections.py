@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from smolsum.results.evaluate.judge_validation import find_validations
 from smolsum.results.evaluate.judgements import Judged, JudgeSpec
-from smolsum.results.evaluate.validation_record import find_validations
 from smolsum.stats.judged_share import JudgeErrors, corrected_share
 from smolsum.types import PASS_RATE, PASSED, Criterion
 

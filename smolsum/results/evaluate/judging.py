@@ -120,9 +120,13 @@ class JudgeResult:
 
 def judge(job: JudgeJob, options: JudgeOptions | None) -> JudgeResult:
     """Ask the judge and the second judge; without options, or without any score, take what a judge said before in this
-    folder. Raises UnreachableError and UsageError if the endpoint does not answer or refuses the key."""
+    folder. Raises UnreachableError and UsageError if the endpoint does not answer or refuses the key, and for labels
+    that cannot be read."""
     if options is None:
         return _recall_last(job)
+    for one in options.others:
+        if isinstance(one, Path):  # raises for a file that is no use, before a question is paid for
+            read_labels(one, job.groups, job.criteria)
     judged, failure = ask_judge(job, options.endpoint, options)
     if not any(j.score is not None for found in judged.judgements.values() for j in found):
         if failure is None and judged.missing:

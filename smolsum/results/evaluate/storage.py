@@ -46,7 +46,7 @@ import msgspec
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import Lines, json_objects, read_bytes, replace, to_json, whole_lines
 from smolsum.rollout.sampling_count import SamplingCounter
-from smolsum.runs.digests import record_files
+from smolsum.runs.digests import EVALUATED, record_files
 from smolsum.runs.evaluation_records import GENERATIONS, SCORES, SUMMARY, Generation, Score, Summary
 from smolsum.runs.paths import LATEST, RunPaths
 from smolsum.runs.records import SCHEMA_VERSION
@@ -81,7 +81,7 @@ def write_scores(
     summary = {"schema_version": SCHEMA_VERSION, "n": len(rows), **origin, "metrics": metrics}
     replace(folder / SUMMARY, encode(Summary, summary, indent=2), retry)
     if (run := RunPaths(folder.parent.parent)).info.is_file() and folder.parent == run.evaluations:
-        record_files(run, *(folder / name for name in (GENERATIONS, SCORES, SUMMARY)))
+        record_files(run, *(folder / name for name in EVALUATED))
 
 
 def obtain(

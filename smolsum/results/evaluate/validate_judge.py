@@ -1,5 +1,5 @@
 """`smolsum eval --validate-judge`: a judge is asked about texts whose quality is known (`planted.py`), and its answers
-are measured (`validation_figures.py`).
+are measured (`judge_validation.py`).
 
 Each text is scored by the task's criteria, as an evaluation does it; the originals in several rounds. Each original is
 also compared with a damaged text and with its padded one, in both orders. All questions are known, and paid for, as
@@ -25,23 +25,32 @@ from smolsum.llm.cache import content_key
 from smolsum.llm.client import Call
 from smolsum.llm.endpoints import Endpoint
 from smolsum.results.evaluate.asking import Asking
+from smolsum.results.evaluate.judge_validation import (
+    VALIDATION,
+    JudgeValidation,
+    MeasuredShare,
+    PairVerdicts,
+    figures,
+    find_validations,
+    protocol_steps,
+    shown,
+    shown_percent,
+)
 from smolsum.results.evaluate.judgements import JudgeQuestion, JudgeSpec, Ledger
 from smolsum.results.evaluate.judging import JudgeOptions
 from smolsum.results.evaluate.planted import DAMAGE, ORIGINAL, PADDED, PlantedText, plant
-from smolsum.results.evaluate.validation_figures import PairVerdicts, figures, protocol_steps
-from smolsum.results.evaluate.validation_record import VALIDATION, JudgeValidation, find_validations
-from smolsum.results.evaluate.validation_tables import show_validation
 from smolsum.rewards.judge import preference_call
 from smolsum.runs.evaluation_records import Judgement
 from smolsum.runs.paths import safe_name
 from smolsum.runs.typed_json import encode, to_row
 from smolsum.tasks import TASKS
-from smolsum.types import Criterion, Prompt, Rollout, RolloutGroup
+from smolsum.types import COMPOSITE, Criterion, Prompt, Rollout, RolloutGroup
 
 PREFERENCE = "preference"
 """the metric of a comparison: 1 where the first text wins, 0 where the second does, 0.5 where neither"""
 DEFAULT_EXAMPLES = 50
 LOCK = "evaluation.lock"
+PROTOCOL = "Minimum Viable Validation Protocol (arXiv 2606.19544)"
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,7 @@ def validate_judges(job: ValidationJob, options: JudgeOptions) -> None:
             data_sets = {found.data, *(one.data for one in others)}
             found = msgspec.structs.replace(found, protocol=protocol_steps(found, len(data_sets)))
             write_file(folder / VALIDATION, encode(JudgeValidation, to_row(found), indent=2), job.retry)
-        show_validation(found, task.evaluation.criteria, quiet=job.quiet)
+        _show(found, task.evaluation.criteria, quiet=job.quiet)
         console.data(str(folder))
 
 
@@ -190,3 +199,55 @@ def _pairs(answers: Iterator[Judgement]) -> list[PairVerdicts]:
         for key, orders in found.items()
         if len(orders) == 2
     ]
+
+
+def _show(found: JudgeValidation, criteria: Sequence[Criterion], *, quiet: bool) -> None:
+    """Print the tables, and whether the judge passes the protocol."""
+    failed = [step.step for step in found.protocol if not step.met]
+    if not quiet:
+        rows = [
+            ["sensitivity: originals that pass", *_share(found.sensitivity)],
+            ["specificity: damaged texts that fail", *_share(found.specificity)],
+            ["paraphrases with the verdict of their original", *_share(found.same_verdict)],
+            ["pairs in which the first text wins", *_share(found.first_wins)],
+            ["pairs whose winner changes with the order", *_share(found.flipped)],
+            ["padded texts that win over their original", *_share(found.padded_wins)],
+        ]
+        title = f"{found.judge} on {found.examples} references of {found.task}, {found.split}"
+        console.table(["what", "share", "95 % interval", "examples"], rows, title=title)
+        kappas = (("verdicts", found.kappa), ("pairs", found.pair_kappa))
+        rows = [
+            [name, str(one.n), shown_percent(one.agreed), shown(one.kappa), f"[{shown(one.low)}, {shown(one.high)}]"]
+            for name, one in kappas
+        ]
+        console.table(["agreement of", "n", "raw", "kappa", "95 % interval"], rows, title="beyond chance")
+        names = [*(c.name for c in criteria), COMPOSITE]
+        rows = [
+            [
+                kind,
+                *_share(one.passed)[:2],
+                shown_percent(one.lowered.share),
+                *(_signed(one.change.get(n)) for n in names),
+            ]
+            for kind, one in found.kinds.items()
+        ]
+        columns = ["kind", "pass", "95 % interval", "scored lower", *names]
+        console.table(columns, rows, title="against the original: mean change of each score")
+        steps = [["yes" if step.met else "no", step.step, step.found] for step in found.protocol]
+        console.table(["met", "asked for", "found"], steps, title=PROTOCOL)
+        if found.errors is not None and not found.errors.tells_apart:
+            console.warn("it passes damaged texts as often as good ones: its share of passed completions says nothing")
+    if found.passes:
+        console.narrate(f"{found.judge} passes the {PROTOCOL}")
+    else:
+        console.warn(f"{found.judge} does not pass the {PROTOCOL}; not met: {'; '.join(failed)}")
+
+
+def _share(one: MeasuredShare) -> list[str]:
+    if one.share is None:
+        return ["-", "-", "0"]
+    return [shown_percent(one.share), f"[{shown_percent(one.low)}, {shown_percent(one.high)}]", str(one.n)]
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f}"

@@ -3,7 +3,8 @@ not rounded, and a column of numbers wherever nothing else is in it. What is mis
 """
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import polars as pl
@@ -31,14 +32,22 @@ def table_files(page: Page, form: Literal["csv", "parquet"]) -> dict[str, bytes]
 
 
 def _frame(table: Table) -> pl.DataFrame:
-    """Return a table with names of columns that differ: a second `p` is `p (2)`."""
+    """Return a table with names of columns that differ: a second `p` is `p (2)`. Where numbers are shown with their
+    interval, it follows as text."""
     found: dict[str, pl.Series] = {}
-    for place, name in enumerate(table.columns):
+
+    def add(name: str, cells: Sequence[Cell]) -> None:
         number, unique = 1, name
         while unique in found:
             number += 1
             unique = f"{name} ({number})"
-        found[unique] = _series(unique, [row[place] for row in table.filled])
+        found[unique] = _series(unique, cells)
+
+    for place, name in enumerate(table.columns):
+        cells = [row[place] for row in table.filled]
+        add(name, cells)
+        if any(isinstance(cell.value, float) and "[" in cell.text for cell in cells):
+            add(f"{name}, as shown", [replace(cell, value=None) for cell in cells])
     return pl.DataFrame(found)
 
 

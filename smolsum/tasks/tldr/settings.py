@@ -126,10 +126,10 @@ def _check_targets(config: Config) -> None:
                 hint="--set task.targets=16-128, or --set grpo.hindsight=0",
             )
         return
-    if config.grpo.hindsight and not any(stage.trained_rewards.get("length") for stage in config.stages.values()):
+    if config.grpo.hindsight and not config.grpo.train_eos:
         raise UsageError(
-            "grpo.hindsight learns from how much better a length is rewarded, but no stage rewards the length",
-            hint="--strategy included, or --set grpo.hindsight=0",
+            "grpo.hindsight teaches where a text ends, but grpo.train_eos = false leaves out the token that ends it",
+            hint="--set grpo.train_eos=true, or --set grpo.hindsight=0",
         )
     make_targets(task.targets, task.held_out_targets)
     try:

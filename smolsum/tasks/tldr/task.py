@@ -176,7 +176,7 @@ TASK = Task(
                 "without a judge",
                 (
                     SUPPORTED,
-                    Metric("copied", "copied"),
+                    Metric("copied", "copied", better="lower"),
                     Metric("novel_bigrams", "new bigrams"),
                     Metric("novel_trigrams", "new trigrams"),
                     REPEATED,

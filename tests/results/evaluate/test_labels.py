@@ -121,8 +121,10 @@ BAD = {
 }
 
 
-def test_labels_that_cannot_be_read(evaluate: Any) -> None:
-    """One error with the line and a remedy; the first judge's scores stay."""
+def test_labels_that_cannot_be_read(evaluate: Any, server: JudgeServer) -> None:
+    """One error with the line and a remedy, before a judge is paid; the first judge's scores stay."""
+    assert_refused(evaluate("--second-judge", "none.csv"), "cannot read the labels none.csv")
+    assert not server.asked
     done(evaluate())
     before = (FOLDER / "scores.jsonl").read_bytes()
     key = read_jsonl(FOLDER / "scores.jsonl")[0]["id"]

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.calls import Call
 from support.judge_server import JudgeServer, Reply, answer, failure, serving
+from support.training import make_data
 
 from smolsum.errors import SmolsumError
 from smolsum.llm.client import BadAnswer, TokenChoice
@@ -168,3 +170,13 @@ def test_a_ten_in_two_tokens() -> None:
 def test_no_token_is_the_score() -> None:
     with pytest.raises(BadAnswer, match="no token is"):
         _weighted_score({"score": 7}, choices(('{"score": "seven"}', {"x": 1.0})))
+
+
+def test_a_weighted_judge_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    """Unless --rounds says otherwise: four posts, four criteria."""
+    asked = ("eval", "tiny", f"--set=data.path={make_data(tmp_path / 'data')}", "--set=sampling.max_new_tokens=16",
+             "--judge", "judge-a", "--weighted")  # fmt: skip
+    with serving() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        assert "judge judge-a: 16 calls" in call(*asked)[2]
+        assert "judge judge-a: 32 calls" in call(*asked, "--rounds", 2)[2]

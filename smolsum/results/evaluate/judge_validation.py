@@ -1,33 +1,144 @@
-"""The figures of a validated judge, from its judgements of planted texts: how often it is right, what misleads it."""
+"""How well a judge judges: the figures, from its judgements of planted texts, and validation.json, which keeps them in
+a folder next to the runs.
+
+An evaluation by the same judge with the same prompts looks for it, and corrects its share of passed completions.
+"""
+
+# msgspec copies mutable defaults
+# ruff: noqa: RUF012
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import combinations
+from pathlib import Path
 from statistics import fmean
 
 import msgspec
 
+from smolsum.errors import SmolsumError
 from smolsum.files import finite
 from smolsum.results.evaluate.judgements import judge_noise, judged_columns
 from smolsum.results.evaluate.planted import DAMAGE, ORIGINAL, PADDED, PARAPHRASE, PlantedText
-from smolsum.results.evaluate.validation_record import (
-    JudgeValidation,
-    KappaFigures,
-    KindFigures,
-    MeasuredShare,
-    ProtocolStep,
-)
 from smolsum.runs.evaluation_records import Judgement
+from smolsum.runs.records import SCHEMA_VERSION, Count, Number, Record
+from smolsum.runs.typed_json import read
 from smolsum.stats.agreement import cohens_kappa
+from smolsum.stats.judged_share import JudgeErrors
 from smolsum.tasks.success_rates import independent_samples, interval_of_means
 from smolsum.types import COMPOSITE, PASSED, Criterion
 
+VALIDATION = "validation.json"
 LEAST_KAPPA = 0.6
 """agreement that Landis and Koch (1977) call substantial; the protocol asks for the figure and sets no bound"""
 MOST_BIAS, STABLE, LEAST_RETESTS, LEAST_DATA = 0.10, 0.95, 3, 2
 """bounds of the protocol"""
+
+
+class MeasuredShare(Record, frozen=True):
+    """A share of texts with its exact 95 % interval."""
+
+    share: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+    n: Count = 0
+    """examples that it is of"""
+    size: Number = 0
+    """independent texts that say as much of it"""
+
+
+class KindFigures(Record, frozen=True):
+    """What a judge made of the texts of one kind."""
+
+    passed: MeasuredShare = MeasuredShare()
+    lowered: MeasuredShare = MeasuredShare()
+    """share of texts with a lower composite than their original"""
+    change: dict[str, Number | None] = {}
+    """mean change of each criterion's score, and of the composite, from the original"""
+
+
+class KappaFigures(Record, frozen=True):
+    """Agreement with what is true of the texts."""
+
+    n: Count = 0
+    agreed: Number | None = None
+    kappa: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+
+
+class ProtocolStep(Record, frozen=True):
+    """A step of the protocol of arXiv 2606.19544: what it asks for, what was found, and whether that meets it."""
+
+    step: str
+    found: str
+    met: bool
+
+
+class JudgeValidation(Record, frozen=True):
+    """validation.json."""
+
+    judge: str
+    """its unique name"""
+    schema_version: int = SCHEMA_VERSION
+    prompts: dict[str, str] = {}
+    """fingerprints by criterion"""
+    task: str = ""
+    split: str = ""
+    data: str = ""
+    """fingerprint of the split's content"""
+    examples: Count = 0
+    rounds: Count = 0
+    """of the originals"""
+    missing: Count = 0
+    """questions without an answer"""
+    sensitivity: MeasuredShare = MeasuredShare()
+    """share of originals that pass"""
+    specificity: MeasuredShare = MeasuredShare()
+    """share of damaged texts that fail"""
+    kappa: KappaFigures = KappaFigures()
+    """of what passes"""
+    pair_kappa: KappaFigures = KappaFigures()
+    """of which of two texts is the original"""
+    first_wins: MeasuredShare = MeasuredShare()
+    """share of pairs, each shown in both orders, in which the first text wins; ties count half"""
+    flipped: MeasuredShare = MeasuredShare()
+    """share of pairs whose winner changes with the order"""
+    padded_wins: MeasuredShare = MeasuredShare()
+    """share of pairs in which the padded text wins over its original"""
+    same_verdict: MeasuredShare = MeasuredShare()
+    """share of paraphrases with the verdict of their original"""
+    retest: Number | None = None
+    """share of two rounds of one original with the same verdict"""
+    retest_icc: Number | None = None
+    """ICC(1,1) of the composite over rounds"""
+    kinds: dict[str, KindFigures] = {}
+    protocol: list[ProtocolStep] = []
+
+    @property
+    def passes(self) -> bool:
+        """Whether every step of the protocol is met."""
+        return bool(self.protocol) and all(step.met for step in self.protocol)
+
+    @property
+    def errors(self) -> JudgeErrors | None:
+        """How often the judge is right; None where that is not known."""
+        good, bad = self.sensitivity, self.specificity
+        if good.share is None or bad.share is None:
+            return None
+        return JudgeErrors(good.share, good.size, bad.share, bad.size)
+
+
+def find_validations(runs_dir: Path, judge: str, prompts: Mapping[str, str]) -> Iterator[tuple[Path, JudgeValidation]]:
+    """Yield the folders with a validation of a judge, by its unique name and the fingerprints of its prompts; damaged
+    ones are left out."""
+    for path in sorted(runs_dir.glob(f"*/{VALIDATION}")):
+        with suppress(SmolsumError):
+            found = read(path, JudgeValidation)
+            if found.judge == judge and found.prompts == dict(prompts):
+                yield path.parent, found
 
 
 class PairVerdicts(msgspec.Struct, frozen=True):
@@ -166,18 +277,18 @@ def protocol_steps(found: JudgeValidation, data_sets: int) -> list[ProtocolStep]
     return [
         ProtocolStep(
             f"agreement beyond chance, at least {LEAST_KAPPA:g}",
-            f"kappa {_shown(kappa.kappa)} of verdicts, {_shown(pairs.kappa)} of pairs; "
-            f"raw {_percent(kappa.agreed)} and {_percent(pairs.agreed)}",
+            f"kappa {shown(kappa.kappa)} of verdicts, {shown(pairs.kappa)} of pairs; "
+            f"raw {shown_percent(kappa.agreed)} and {shown_percent(pairs.agreed)}",
             kappa.kappa is not None and least is not None and least >= LEAST_KAPPA,
         ),
         ProtocolStep(
             f"pairs in both orders, position bias below {MOST_BIAS:.2f}",
-            f"bias {_shown(bias)}, {_percent(found.flipped.share)} of pairs flip",
+            f"bias {shown(bias)}, {shown_percent(found.flipped.share)} of pairs flip",
             bias is not None and bias < MOST_BIAS,
         ),
         ProtocolStep(
             f"at least {LEAST_RETESTS} rounds, asked anew",
-            f"{asked} rounds, {_percent(found.retest)} of pairs of verdicts are the same",
+            f"{asked} rounds, {shown_percent(found.retest)} of pairs of verdicts are the same",
             asked >= LEAST_RETESTS,
         ),
         ProtocolStep(
@@ -186,16 +297,18 @@ def protocol_steps(found: JudgeValidation, data_sets: int) -> list[ProtocolStep]
             data_sets >= LEAST_DATA,
         ),
         ProtocolStep(
-            f"not stable and biased: above {_percent(STABLE)} the same, and a bias from {MOST_BIAS:.2f}",
-            f"{_percent(found.retest)} the same, bias {_shown(bias)}",
+            f"not stable and biased: above {shown_percent(STABLE)} the same, and a bias from {MOST_BIAS:.2f}",
+            f"{shown_percent(found.retest)} the same, bias {shown(bias)}",
             found.retest is not None and not paradox,
         ),
     ]
 
 
-def _shown(value: float | None) -> str:
+def shown(value: float | None) -> str:
+    """Return a number as people read it."""
     return "-" if value is None else f"{value:.2f}"
 
 
-def _percent(value: float | None) -> str:
+def shown_percent(value: float | None) -> str:
+    """Return a share as people read it."""
     return "-" if value is None else f"{100 * value:.1f} %"

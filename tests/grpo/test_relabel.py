@@ -1,0 +1,107 @@
+"""Which end of a completion is learnt in hindsight, and under which length."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from smolsum.config.resolve import resolve
+from smolsum.grpo.batch import Batch
+from smolsum.grpo.credit import sentence_ends
+from smolsum.grpo.hindsight import Relabelled
+from smolsum.grpo.relabel import relabelled
+from smolsum.grpo.setup.prepare import Setup, prepare
+from smolsum.tasks import TASKS
+from smolsum.types import Rollout, RolloutGroup
+
+SENTENCES = ("My uncle raised my rent.", "I wrote him a letter and got no answer.", "I am 26.", "Should I go?")
+ROLLOUTS = 400
+
+
+@pytest.fixture(scope="module")
+def setup() -> Setup:
+    sets = ("task.targets=10-60", "task.held_out_targets=12-60/3", "task.target_curriculum=0")
+    return prepare(resolve(TASKS, model="tiny", strategy="finetuned", sets=sets).config)
+
+
+def rollout(setup: Setup, *, truncated: bool = False, text: str = " ".join(SENTENCES)) -> Rollout:
+    ids = setup.policy.tokenizer.encode(text, add_special_tokens=False)
+    ids = tuple(ids) if truncated else (*ids, setup.policy.tokenizer.eos_token_id)
+    return Rollout(ids, (-1.0,) * len(ids), "length" if truncated else "stop", 0, "local", 0, text)
+
+
+def learnt(setup: Setup, one: Rollout, scores: dict[str, list[float]] | None = None) -> list[Relabelled]:
+    """What is learnt from many copies of a rollout, which differ in their seeds alone."""
+    rollouts = tuple(replace(one, seed=seed) for seed in range(ROLLOUTS))
+    group = RolloutGroup(setup.prompts["train"][0], rollouts)
+    batch = Batch(
+        [group], {name: [row] for name, row in (scores or {}).items()}, np.zeros((1, ROLLOUTS)), np.zeros(1, bool)
+    )
+    stage = setup.config.stages["quality" if scores else "length"]
+    return relabelled(batch, setup, stage, 0, 10, sentence_ends(setup.policy.tokenizer))
+
+
+def asked(setup: Setup, found: Relabelled) -> list[int]:
+    """The targets that prompts ask for, read from their text."""
+    texts = [setup.policy.tokenizer.decode(list(ids)) for ids in found.prompts_ids]
+    return [int(text.rsplit(" tokens", 1)[0].rsplit("\n", 1)[-1].split()[-1]) for text in texts]
+
+
+def test_the_drawn_targets_decide_which_end_is_right(setup: Setup) -> None:
+    """Each as often as it is the nearest to the targets: lengths do not follow from those that the policy writes."""
+    whole = rollout(setup)
+    (found,) = learnt(setup, whole)
+    for one in found.rollouts:
+        assert one.token_ids[:-1] == whole.token_ids[: one.length]
+        assert one.token_ids[-1] == setup.policy.tokenizer.eos_token_id
+        assert one.text == " ".join(SENTENCES[: one.text.count(".") + one.text.count("?")])
+    targets = setup.writer.targets  # type: ignore[union-attr]
+    right = [
+        (one.length, target)
+        for one, target, good in zip(found.rollouts, asked(setup, found), found.right, strict=True)
+        if good
+    ]
+    assert all(target == targets.nearest(length) for length, target in right)
+    ends = sorted({one.length for one in found.rollouts})
+    assert len(ends) == len(SENTENCES)
+    chosen, near = Counter(length for length, _ in right), ends[-1] + ends[-1] / (2 * len(ends))
+    nearest = Counter(min(ends, key=lambda end: abs(end - one)) for one in targets.trained if one <= near)
+    for end in ends:
+        assert chosen[end] / ROLLOUTS == pytest.approx(nearest[end] / len(targets.trained), abs=0.08)
+
+
+def test_every_end_before_the_right_one_is_too_early(setup: Setup) -> None:
+    """One of them for each completion, under the prompt that asks for the target; and where the completion is too short
+    for it, its own end."""
+    (found,) = learnt(setup, rollout(setup))
+    targets = setup.writer.targets  # type: ignore[union-attr]
+    ends = sorted({one.length for one in found.rollouts})
+    early = [
+        (one.length, target)
+        for one, target, good in zip(found.rollouts, asked(setup, found), found.right, strict=True)
+        if not good
+    ]
+    assert {length for length, _ in early} == {*ends}
+    for length, target in early:
+        assert target in targets.trained
+        best = min(ends, key=lambda end: abs(end - target))
+        assert length < best or (length == best == ends[-1] and target > length * (1 + 1 / (2 * len(ends))))
+
+
+def test_what_was_cut_ends_after_its_sentences_alone(setup: Setup) -> None:
+    """Where it was cut it could have gone on."""
+    cut = rollout(setup, truncated=True, text=" ".join(SENTENCES) + " And then she")
+    (found,) = learnt(setup, cut)
+    whole = rollout(setup).length
+    assert max(one.length for one in found.rollouts) == whole < cut.length
+    assert all(right for one, right in zip(found.rollouts, found.right, strict=True) if one.length == whole)
+    assert not learnt(setup, rollout(setup, truncated=True, text="And then she"))
+
+
+def test_half_of_a_group_is_good_enough(setup: Setup) -> None:
+    """By the signals that do not depend on the length."""
+    quality = [float(seed % 2) for seed in range(ROLLOUTS)]
+    (found,) = learnt(setup, rollout(setup), {"meteor": quality, "rouge": quality, "length": [0.0] * ROLLOUTS})
+    assert len({one.seed for one in found.rollouts}) == ROLLOUTS / 2
+    assert all(one.seed % 2 for one in found.rollouts)
