@@ -18,7 +18,7 @@ from smolsum.runs.control import make_request, withdraw
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.watch.braille import View
-from smolsum.watch.charts import UNITS, RunChart, log_is_possible, whole
+from smolsum.watch.charts import UNITS, RunChart, log_is_possible
 from smolsum.watch.completions import Completions
 from smolsum.watch.curves import CHARTS, ChartSpec, chart_of
 from smolsum.watch.export import exported
@@ -154,9 +154,14 @@ class WatchApp(RunView):
         else:
             await self.enlarge(CHARTS[chart])
 
-    @on(Chart.Enlarged)
-    async def _enlarged(self, event: Chart.Enlarged) -> None:
-        await self.enlarge(cast("RunChart", event.chart).spec)
+    @on(Chart.Chosen)
+    async def _chosen_in_chart(self, event: Chart.Chosen) -> None:
+        if event.view:
+            self._change(view=event.view)
+        elif event.curve:
+            self._change(hidden=self.options.hidden ^ {event.curve})
+        else:
+            await self.enlarge(cast("RunChart", event.chart).spec)
 
     @on(Metrics.Chosen)
     async def _chosen_metric(self, event: Metrics.Chosen) -> None:
@@ -169,14 +174,6 @@ class WatchApp(RunView):
         self.query_one(TabbedContent).show_tab("chart")
         self.action_open("chart")
         self.draw()
-
-    @on(Chart.Viewed)
-    def _viewed(self, event: Chart.Viewed) -> None:
-        self._change(view=event.view)
-
-    @on(Chart.Hidden)
-    def _hidden(self, event: Chart.Hidden) -> None:
-        self._change(hidden=self.options.hidden ^ {event.curve})
 
     @property
     def _charts(self) -> list[RunChart]:
@@ -298,7 +295,7 @@ class WatchApp(RunView):
             self.say("no metric has this in its name")
             return
         spec = chart_of(metric) if isinstance(self.page, Metrics) else self._charts[0].spec
-        self.say(exported(self.snapshot(), spec, Path.cwd(), light=not self.current_theme.dark))
+        self.say(exported(self.snapshot(), spec, Path.cwd(), self.ansi_theme))
 
     def action_smooth(self) -> None:
         """Smooth more, then not at all."""
@@ -312,12 +309,12 @@ class WatchApp(RunView):
         self.say(f"charts by {self.options.unit}" if len(units) > 1 else "this run measured neither time nor tokens")
 
     def action_zoom(self, factor: float) -> None:
-        self._change(view=self.options.view.zoomed(whole(self.snapshot()), factor))
+        self._change(view=self.options.view.zoomed(self.snapshot().whole, factor))
 
     def action_pan(self, by: int) -> None:
         if not self.options.view.steps:
             self.say("all steps are in view: + zooms in")
-        self._change(view=self.options.view.panned(whole(self.snapshot()), by))
+        self._change(view=self.options.view.panned(self.snapshot().whole, by))
 
     def action_all(self) -> None:
         self._change(view=View())
@@ -325,7 +322,7 @@ class WatchApp(RunView):
     def action_cursor(self, by: int) -> None:
         """Move the cursor of charts."""
         for chart in self._charts[:1]:
-            self._change(view=self.options.view.stepped(whole(self.snapshot()), by, 2 * chart.size.width))
+            self._change(view=self.options.view.stepped(self.snapshot().whole, by, 2 * chart.size.width))
 
     # completions
 
@@ -358,7 +355,7 @@ class WatchApp(RunView):
     async def action_runs(self) -> None:
         """List all runs of the directory, and show the chosen ones."""
         shown = [run.paths for run in (self.watched, *self.others)]
-        await self.push_screen(RunSwitcher(shown, queued=self._queued, ascii=self.options.ascii), self._chosen)
+        await self.push_screen(RunSwitcher(shown, queued=self._queued), self._chosen)
 
     def _queued(self) -> Sequence[str]:
         grid = self.snapshot().grid
@@ -429,6 +426,7 @@ class WatchApp(RunView):
 
     def action_theme(self) -> None:
         self.theme = LIGHT.name if self.current_theme.dark else DARK
+        self.draw()
 
     def action_leave(self, always: bool = False) -> None:
         self.exit()

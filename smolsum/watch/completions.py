@@ -42,7 +42,7 @@ from smolsum.watch.listings import (
     time_rows,
 )
 from smolsum.watch.model import Snapshot
-from smolsum.watch.widgets import RowTable, TextView, moment_of
+from smolsum.watch.widgets import RowTable, TextView
 
 Listing = Literal["step", "hits", "time", "tests"]
 PORTION = 200
@@ -209,7 +209,7 @@ class Completions(Container):
         kept = self._items = ordered(group, order.by, self._here.settings, backwards=order.backwards)
         several = len({sample.worker for one in self._groups for sample in one.samples}) > 1
         last = "error" if order.by == "error" else "worker" if several else ""
-        return rollout_rows(group, kept, self._here.settings, last, self._order_note(), ascii=self._ascii)
+        return rollout_rows(group, kept, self._here.settings, last, self._order_note())
 
     def _hits(self) -> Rows:
         wanted = Wanted(text=self.query_text)
@@ -223,7 +223,7 @@ class Completions(Container):
         shown = self.order.by if scan.hits.column(self.order.by) is not None else "reward"
         for hit in order[: self._most]:
             if hit not in self._lines:
-                self._lines[hit] = hit_row(scan, hit, shown, self.query_text, self._here.settings, ascii=self._ascii)
+                self._lines[hit] = hit_row(scan, hit, shown, self.query_text, self._here.settings)
         left, titles = ("from", "prompt", "text"), ["from", "prompt", "#", shown, "text"]
         return Rows("", note, titles, [self._lines[hit] for hit in order[: self._most]], left)
 
@@ -254,11 +254,7 @@ class Completions(Container):
     def _tests(self) -> Rows:
         tests = self._tested = self._pairs.read(self._later, self.order, self._prompt)
         self._items = tests.examples
-        return test_rows(self._here, tests, self.order.by, self._order_note(), ascii=self._ascii)
-
-    @property
-    def _ascii(self) -> bool:
-        return (now := moment_of(self)) is not None and now.options.ascii
+        return test_rows(self._here, tests, self.order.by, self._order_note())
 
     def _order_note(self) -> str:
         natural = self.order.by == "sample" and self.listing != "step"

@@ -38,9 +38,7 @@ class Look(NamedTuple):
     difference: bool
 
 
-def rollout_rows(
-    group: Group, kept: Sequence[SampledRollout], settings: RunSettings, last: str, order: str, *, ascii: bool
-) -> Rows:
+def rollout_rows(group: Group, kept: Sequence[SampledRollout], settings: RunSettings, last: str, order: str) -> Rows:
     """Return a row for each rollout: tokens, the total, the advantage, every reward and what rewards logged; at its end
     the worker or what is wrong (`last`)."""
     signals = list(dict.fromkeys(name for sample in kept for name in sample.rewards))
@@ -49,7 +47,7 @@ def rollout_rows(
     rows = []
     for sample in kept:
         asked = "" if sample.target is None or settings.unit != TOKENS else f"/{sample.target}"
-        cells = [str(sample.number + 1), f"{sample.tokens}{asked}{_ellipsis(ascii) if sample.truncated else ''}"]
+        cells = [str(sample.number + 1), f"{sample.tokens}{asked}{'…' if sample.truncated else ''}"]
         cells += [number(sample.reward)] if total else []
         cells += ["-" if sample.advantage is None else f"{sample.advantage:+.2f}"]
         cells += [number(sample.rewards.get(name)) for name in signals]
@@ -63,7 +61,7 @@ def rollout_rows(
     return Rows("", note, titles, rows, left=(last,))
 
 
-def hit_row(scan: Scan, hit: int, shown: str, query: str, settings: RunSettings, *, ascii: bool) -> list[str | Text]:
+def hit_row(scan: Scan, hit: int, shown: str, query: str, settings: RunSettings) -> list[str | Text]:
     """Return where a hit is from, the number that hits are sorted by, and the text around what was found."""
     sample, hits = scan.sample(hit), scan.hits
     if sample is None:
@@ -71,11 +69,11 @@ def hit_row(scan: Scan, hit: int, shown: str, query: str, settings: RunSettings,
     value = number(_known(hits, shown, hit))
     if shown == "error":
         value = (sample_errors(sample, settings) or ["-"])[0]
-    name, text = ending(clean(sample.prompt_id), NAME, ascii=ascii), sample.text.replace("\n", " ")
+    name, text = ending(clean(sample.prompt_id), NAME), sample.text.replace("\n", " ")
     begin = max(text.lower().find(query.lower()) - BEFORE, 0)
-    line = Text(f"{_ellipsis(ascii) if begin else ''}{text[begin : begin + AROUND]}")
+    line = Text(f"{'…' if begin else ''}{text[begin : begin + AROUND]}")
     line.highlight_words([query], f"bold {ORANGE}", case_sensitive=False)
-    return [_where(hits.source(hit)), name, str(sample.number + 1), value, cut(line, AROUND, ascii=ascii)]
+    return [_where(hits.source(hit)), name, str(sample.number + 1), value, cut(line, AROUND)]
 
 
 def time_rows(scan: Scan, order: str) -> Rows:
@@ -96,29 +94,24 @@ def time_rows(scan: Scan, order: str) -> Rows:
     return Rows("", note, ["step", "n", *columns], rows, left=("step",))
 
 
-def test_rows(run: Run, tests: BeforeAfter, by: str, order: str, *, ascii: bool) -> Rows:
+def test_rows(run: Run, tests: BeforeAfter, by: str, order: str) -> Rows:
     """Return a row for each example: tokens and measures before and after training, and what is wrong."""
     if tests.missing:
         return Rows("", "", [""], [[tests.missing]])
-    arrow = ">" if ascii else "→"
     sides = (tests.before,) if tests.alone else (tests.before, tests.after)
     measures = headlines(run, tests.after.metrics, by)
     rows = []
     for name in tests.examples:
         errors = [", ".join(sample_errors(one.samples[name], run.settings, one.tokens[name])) or "-" for one in sides]
-        cells = [arrow.join(str(one.tokens[name]) for one in sides)]
-        cells += [arrow.join(number(one.samples[name].rewards.get(m)) for one in sides) for m in measures]
-        rows.append([clean(name), *cells, f" {arrow} ".join(errors)])
+        cells = ["→".join(str(one.tokens[name]) for one in sides)]
+        cells += ["→".join(number(one.samples[name].rewards.get(m)) for one in sides) for m in measures]
+        rows.append([clean(name), *cells, " → ".join(errors)])
     note = order
     if by in tests.after.metrics and by != "tokens" and not tests.alone:
         note = note.replace(f"by {by}", f"by change of {measures.get(by, by)}")
     if len(tests.names) > 1:
         note = f"[ ] {tests.names.index(tests.after.name) + 1}/{len(tests.names)}  {note}"
     return Rows("", note, ["example", "tokens", *measures.values(), "errors"], rows, left=("example", "errors"))
-
-
-def _ellipsis(ascii: bool) -> str:
-    return ".." if ascii else "…"
 
 
 def rollout(run: Run, group: Group, sample: SampledRollout, first: Group | None, look: Look, *, repeated: bool) -> Text:

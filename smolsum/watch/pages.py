@@ -149,14 +149,14 @@ class Metrics(ViewPage):
             return
         room = table.size.width - 3 * VALUE_WIDTH - 16
         most = min(max(room - MIN_COURSE, MIN_COURSE), MAX_NAME)
-        shown = [ending(clean(name), most, ascii=snapshot.options.ascii) for name in names]
+        shown = [ending(clean(name), most) for name in names]
         room = max(room - max(map(len, shown)), MIN_COURSE)
         rows: list[list[str | Text]] = []
         for name, title in zip(names, shown, strict=True):
             one, style = series[name], SKY if name in snapshot.options.pinned else ""
             values = (one.last, one.low, one.high) if one.count else (one.last, None, None)
             course = sparkline(snapshot, room + VALUE_WIDTH, chart_of(name), name_width=0)
-            course = course[VALUE_WIDTH * (1 + len(snapshot.others)) :]
+            course = course[VALUE_WIDTH * len(snapshot.runs) :]
             rows.append([Text("*" if style else " ", style), Text(title, style), *map(number, values), course])
         table.fill(
             Rows("metrics", note, ["", "metric", "newest", "least", "most", "course"], rows, ("", "metric", "course"))

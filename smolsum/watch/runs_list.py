@@ -72,14 +72,12 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         }.items()
     ]
 
-    def __init__(
-        self, shown: Sequence[RunPaths], *, queued: Callable[[], Sequence[str]] = tuple, ascii: bool = False
-    ) -> None:
+    def __init__(self, shown: Sequence[RunPaths], *, queued: Callable[[], Sequence[str]] = tuple) -> None:
         """`shown`: the runs of the view, which are marked if there are several. `queued` returns the names of those
         that the grid at work has not begun, in their order."""
         super().__init__()
         self._queued = queued
-        self._runs, self._ascii = RunList(shown[0].root.parent), ascii
+        self._runs = RunList(shown[0].root.parent)
         self._shown = shown[0].root
         self._at: Path | None = self._shown
         self._marked = [paths.root for paths in shown] if len(shown) > 1 else []
@@ -156,7 +154,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         order = f"the best {self._sort} first" if self._sort else "the newest first"
         title = self._runs.problem or f"{count}{marked}, {order}, in {self._runs.folder}"
         box.border_title = Content(title)
-        table.fill(run_rows(self._lines, self._marked, table.content_size.width, ascii=self._ascii))
+        table.fill(run_rows(self._lines, self._marked, table.content_size.width))
         roots = [line.paths.root for line in self._lines]
         if roots:
             self._at = self._at if self._at in roots else roots[0]
@@ -167,22 +165,22 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         queue.display = bool(names)
 
 
-def run_rows(lines: Sequence[RunLine], marked: Sequence[Path], width: int, *, ascii: bool) -> Rows:
+def run_rows(lines: Sequence[RunLine], marked: Sequence[Path], width: int) -> Rows:
     """Return a row for each run; those that are `marked`, in this order, begin with the letters that they have in the
     view. The best of each result has a star. Results that have no room for a column each share one."""
-    letters, star = dict(zip(marked, RUNS, strict=False)), "*" if ascii else "★"
+    letters = dict(zip(marked, RUNS, strict=False))
     results: dict[str, Sequence[str | Text]] = {}
     for title in dict.fromkeys(title for line in lines for title in line.results):
         values = [line.results[title][1] for line in lines if title in line.results]
         best = max(values) if len(set(values)) > 1 else inf
         cells = (line.results.get(title, ("", -inf)) for line in lines)
-        results[title] = [f"{text}{star if value == best else ''}" for text, value in cells]
+        results[title] = [f"{text}{'★' if value == best else ''}" for text, value in cells]
     columns: dict[str, Sequence[str | Text]] = {
         "": [letters.get(line.paths.root, " ") for line in lines],
-        "run": [ending(clean(line.paths.name), MOST_NAME, ascii=ascii) for line in lines],
+        "run": [ending(clean(line.paths.name), MOST_NAME) for line in lines],
         "state": [
             Text(
-                f"{line.state.mark(ascii)} {line.state.state}",
+                f"{line.state.mark} {line.state.state}",
                 RED if line.state.state in TROUBLE else STATE_STYLE.get(line.state.state, DIM),
             )
             for line in lines

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
+from rich.text import Text
 from textual import events, on
 from textual.app import App, ComposeResult
-from textual.content import Content
 from textual.filter import LineFilter
 from textual.reactive import reactive
 from textual.screen import Screen
@@ -23,7 +23,7 @@ from smolsum.watch.completions import Completions
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.pages import PAGES, Overview, ViewPage
 from smolsum.watch.panes import header, message
-from smolsum.watch.themes import DARK, LIGHT, filters
+from smolsum.watch.themes import DARK, LIGHT, ON_DARK, ON_LIGHT, TO_ASCII, WITHOUT_COLOUR
 from smolsum.watch.widgets import RowTable
 
 POLL_S = 0.5
@@ -81,10 +81,7 @@ class RunView(App[None]):
     Pane, RowTable, TextView { border: round $foreground 50%; border-title-color: $foreground;
                                border-subtitle-color: $foreground; border-title-style: bold; }
     RowTable, TextView, VerticalScroll { scrollbar-color: $foreground; scrollbar-background: $background; }
-    App.-ascii Pane, App.-ascii RowTable, App.-ascii TextView { border: ascii $foreground 50%; }
-    App.-ascii RowTable, App.-ascii TextView, App.-ascii VerticalScroll { scrollbar-size: 0 0; }
     RunSwitcher RowTable { border: none; }
-    App.-ascii InputDialog > Vertical, App.-ascii RunSwitcher > Vertical { border: ascii $foreground; }
     """
     moment: reactive[Snapshot | None] = reactive(None, always_update=True)
     """what all widgets are drawn from"""
@@ -107,12 +104,10 @@ class RunView(App[None]):
         self.VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-high"), (55, "-higher")]
         self.register_theme(LIGHT)
         self.theme = LIGHT.name if light else DARK
-        usual = super().get_line_filters()
-        self._filters_on = {dark: filters(usual, dark=dark, colour=not self.no_color) for dark in (False, True)}
+        self.ansi_theme_dark, self.ansi_theme_light = ON_DARK, ON_LIGHT
         self.animation_level = "none"
         self.readonly, self._choosing, self._following = readonly, choosing, following
         self.options = options or ViewOptions()
-        self.set_class(self.options.ascii, "-ascii")
         self.watched, self.others = run, tuple(others)
         self._grid = GridFollower(run.paths.root.parent)
         self._grid.poll()
@@ -120,8 +115,9 @@ class RunView(App[None]):
         self._states: list[str] = []
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return how lines are coloured; Textual calls this for each one."""
-        return self._filters_on[self.current_theme.dark]
+        """Return what changes each line. (Textual's own filter for NO_COLOR leaves greys.)"""
+        colours = [WITHOUT_COLOUR] if self.no_color else super().get_line_filters()
+        return [*colours, *([TO_ASCII] if self.options.ascii else [])]
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
@@ -178,7 +174,7 @@ class RunView(App[None]):
         base = self.screen_stack[0]
         for name, lines in (("#head", header(now, self.size.width)), ("#message", [message(now, self.size.width)])):
             for widget in base.query(name).results(Static):  # none while the view closes
-                widget.update(Content("\n").join(map(Content.from_rich_text, lines)))
+                widget.update(Text("\n").join(lines))
 
     def _look_first(self) -> None:
         for run in (self.watched, *self.others):

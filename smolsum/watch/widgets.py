@@ -37,11 +37,9 @@ def moment_of(widget: Widget) -> Snapshot | None:
 
 def label(widget: Widget, title: str, note: str | Text) -> None:
     """Write the title of a widget on its frame, and the note as far as there is room."""
-    now = moment_of(widget)
     shown = Text.assemble(note)
-    if widget.outer_size.width:
-        shown = cut(shown, widget.outer_size.width - 6, ascii=now is not None and now.options.ascii)
-    widget.border_title, widget.border_subtitle = Content(title), Content.from_rich_text(shown)
+    widget.border_title = Content(title)
+    widget.border_subtitle = cut(shown, widget.outer_size.width - 6) if widget.outer_size.width else shown
 
 
 class Pane(Static):
@@ -72,7 +70,7 @@ class Pane(Static):
         drawn = self._draw(snapshot, width, MOST_LINES if auto else size.height)
         self.set_class(not drawn.news, "-quiet")
         label(self, drawn.title, drawn.note)
-        self.update(Content("\n").join(Content.from_rich_text(line) for line in drawn.lines))
+        self.update(Text("\n").join(drawn.lines))
 
     def on_resize(self) -> None:
         if self.snapshot:
@@ -205,7 +203,7 @@ class TextView(VerticalScroll, can_focus=False):
         label(self, found.title, found.note)
         if (self._text.plain, self._text.spans) != (text.plain, text.spans):
             self._text = text
-            self.query_one(Static).update(Content.from_rich_text(text))
+            self.query_one(Static).update(text)
 
     def begin(self, place: int = 0) -> None:
         """Scroll to the line with a character of the text; at the first page the text begins at its top."""

@@ -62,7 +62,7 @@ def test_results_of_the_test_split(tmp_path: Path) -> None:
     measured(waiting, "length", **{"length/within_tol": 0.7, "wrong": 0.1})
     runs = RunList(tmp_path)
     assert runs.poll(5)
-    found = run_rows(runs.lines(), [], 118, ascii=False)
+    found = run_rows(runs.lines(), [], 118)
     assert found.titles == ["", "run", "state", "step", "tested after", "on target", "wrong", "age"]
     assert [row[3:] for row in found.rows] == [
         ["30/80", "length", "54.5%", "", "10m"],
@@ -80,9 +80,9 @@ def test_results_of_many_tasks(tmp_path: Path) -> None:
         measured(make_run(tmp_path, f"run-{number}"), "quality", measures=own, a=0.5, b=0.25)
     runs = RunList(tmp_path)
     assert runs.poll(5)
-    titles = run_rows(runs.lines(), [], 200, ascii=False).titles
+    titles = run_rows(runs.lines(), [], 200).titles
     assert all(f"{name} of {number}" in titles for name in ("a", "b") for number in range(3))
-    found = run_rows(runs.lines(), [], 80, ascii=False)
+    found = run_rows(runs.lines(), [], 80)
     assert found.titles == ["", "run", "state", "step", "age", "results"]
     results = sorted(row[-1] for row in found.rows)
     assert results == [f"a of {number} 50.0%  b of {number} 25.0%" for number in range(3)]
