@@ -32,9 +32,7 @@ from smolsum.watch.widgets import InputDialog
 
 Request = Literal["pause", "resume", "stop"]
 CONFIRM = "stop"
-QUIET_TURNS, MOST_TURNS = 8, 2000
-"""Turns of the loop in which nothing is to be done, after which the screen is at rest; and in all."""
-MOST_DRAWINGS = 6
+MOST_DRAWINGS = 20
 """Drawings until one changes nothing; a clock on the page may change with each."""
 MOST_PINNED = 6
 SCROLLED = 5
@@ -82,25 +80,14 @@ KEYS = [
     _key("n", "browse('go_next', 1)", "next", "prompt or hit", shown="n N"),
     _key("N", "browse('go_next', -1)", "prompt or hit before"),
     _key("p", "browse('go_prompt', -1)", "prompt before"),
-    _key(
-        "left_square_bracket",
-        "browse('go_step', -1)",
-        "step",
-        "before; of the test split the evaluation before",
-        shown="[ ]",
-    ),
+    _key("left_square_bracket", "browse('go_step', -1)", "step", "before (or evaluation)", shown="[ ]"),
     _key("right_square_bracket", "browse('go_step', 1)", "next step", "or evaluation"),
     _key("left_curly_bracket,home", f"browse('go_step', {-MANY})", "first step"),
     _key("right_curly_bracket,end", f"browse('go_step', {MANY})", "newest step", "as it comes"),
     _key("left", "browse('go_step', -1)", "step before"),
     _key("right", "browse('go_step', 1)", "next step"),
     _key("shift+left", "browse('scroll_columns', -10)", "columns", "to the left"),
-    _key(
-        "shift+right",
-        "browse('scroll_columns', 10)",
-        "columns",
-        "to the right, where the table is wider than its frame",
-    ),
+    _key("shift+right", "browse('scroll_columns', 10)", "columns", "to the right, of a table wider than its frame"),
     _key("s", "browse('sort')", "sort", "by the next column (or a click on a head)", show=True),
     _key("i", "browse('reverse')", "reverse", "the order"),
     _key("plus,equals_sign", "zoom(0.5)", "zoom", "in (wheel: there)", shown="+ -"),
@@ -118,13 +105,7 @@ KEYS = [
     _key("x", "unit", "by time", "by tokens, by step", show=True),
     _key("h", "history", "history", "of the prompt at all its steps, and back", show=True),
     _key("b", "tests", "before/after", "training, the test split, and back", show=True),
-    _key(
-        "d",
-        "browse('toggle_difference')",
-        "diff",
-        "to when the prompt was first sampled, or to before training",
-        show=True,
-    ),
+    _key("d", "browse('toggle_difference')", "diff", "to the prompt's first sample, or before training", show=True),
     _key("c", "copy", "copy", "the completion (with the mouse: drag over it)", show=True),
     _key("pageup,u", "scroll(-1)", "scroll up"),
     _key("pagedown,m", "scroll(1)", "scroll down"),
@@ -449,24 +430,15 @@ def plain_page(run: Run, others: Sequence[Run], options: ViewOptions, size: tupl
 
 
 async def settled(app: RunView, pilot: Pilot[None]) -> list[str]:
-    """Return the lines on the screen once no widget has anything to do, and the keys, which come last, are there."""
+    """Return the lines on the screen once a new drawing, in the sizes that widgets have by then, changes nothing, and
+    the keys, which come last, are there."""
     app.polls.pause()
-    shown: list[str] = []
+    before, shown = [""], [""]
     for _ in range(MOST_DRAWINGS):
-        await _at_rest(app, pilot)
+        app.draw()
+        await pilot.pause()
         before, shown = shown, screen_text(app)
-        if shown == before:
+        if shown == before and shown[-1]:
             break
-        app.draw()  # again, in the sizes that widgets have by now
     app.polls.resume()
     return shown
-
-
-async def _at_rest(app: RunView, pilot: Pilot[None]) -> None:
-    quiet = 0
-    for _ in range(MOST_TURNS):
-        await pilot.pause(0)  # a turn of the loop, and a drawing
-        busy = any(one.message_queue_size for one in (app, app.screen, *app.screen.walk_children()))
-        quiet = 0 if busy or not screen_text(app)[-1] else quiet + 1
-        if quiet == QUIET_TURNS:
-            return

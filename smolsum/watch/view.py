@@ -11,7 +11,6 @@ from textual import events, on
 from textual.app import App, ComposeResult
 from textual.filter import LineFilter
 from textual.reactive import reactive
-from textual.screen import Screen
 from textual.widgets import Footer, Input, Static, TabbedContent, TabPane, Tabs
 
 from smolsum.runs.grid_follower import GridFollower
@@ -41,25 +40,6 @@ class Tabbed(TabPane):
         event.prevent_default()
 
 
-class KeyLine(Footer):
-    """The keys that work now, made anew only where they are others: Textual's footer is, whenever the focus moves."""
-
-    _made_of: object = None
-
-    def bindings_changed(self, screen: Screen[object]) -> None:
-        """Draw the keys if they have changed; Textual calls this when they may have."""
-        if screen is not self.screen:
-            return
-        now = [
-            (one.binding.key, one.binding.description, one.enabled)
-            for one in screen.active_bindings.values()
-            if one.binding.show
-        ]
-        if now != self._made_of:
-            self._made_of = now
-            super().bindings_changed(screen)
-
-
 class RunView(App[None]):
     """Shows runs from one model, which follows them, on pages with tabs; its keys are in `WatchApp`."""
 
@@ -68,7 +48,7 @@ class RunView(App[None]):
     TabbedContent { height: 1fr; } TabPane { padding: 0; height: 1fr; } ContentSwitcher { height: 1fr; }
     Tabs, ContentTabs { height: 1; } Tabs Underline { display: none; }
     Tab { color: $foreground 85%; padding: 0 1; } Tab.-active { text-style: bold reverse; color: $foreground; }
-    KeyLine { background: $background; } FooterKey { background: $background; color: $foreground; }
+    Footer { background: $background; } FooterKey { background: $background; color: $foreground; }
     FooterKey .footer-key--key, FooterKey .footer-key--description { background: $background; color: $foreground 85%; }
     FooterKey .footer-key--key { text-style: bold; color: $foreground; }
     FooterKey.-command-palette { border: none; margin: 0; padding: 0 1; }
@@ -125,7 +105,7 @@ class RunView(App[None]):
             for name in PAGES:
                 yield Tabbed(name, id=name)
         yield Static(id="message")
-        yield KeyLine(compact=True)
+        yield Footer(compact=True)
 
     async def on_mount(self) -> None:
         self._look_first()
