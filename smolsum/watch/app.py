@@ -18,9 +18,8 @@ from smolsum.runs.control import make_request, withdraw
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.watch.braille import View
-from smolsum.watch.charts import UNITS, RunChart, log_is_possible
+from smolsum.watch.charts import CHARTS, UNITS, ChartSpec, RunChart, chart_of, log_is_possible
 from smolsum.watch.completions import Completions
-from smolsum.watch.curves import CHARTS, ChartSpec, chart_of
 from smolsum.watch.export import exported
 from smolsum.watch.model import SMOOTHING, ViewOptions
 from smolsum.watch.pages import Metrics
@@ -28,7 +27,7 @@ from smolsum.watch.plot import Chart
 from smolsum.watch.runs_list import RunSwitcher
 from smolsum.watch.themes import DARK, LIGHT
 from smolsum.watch.view import RunView
-from smolsum.watch.widgets import InputDialog
+from smolsum.watch.widgets import InputDialog, RowTable
 
 Request = Literal["pause", "resume", "stop"]
 CONFIRM = "stop"
@@ -144,9 +143,10 @@ class WatchApp(RunView):
         else:
             await self.enlarge(cast("RunChart", event.chart).spec)
 
-    @on(Metrics.Chosen)
-    async def _chosen_metric(self, event: Metrics.Chosen) -> None:
-        await self.enlarge(chart_of(event.metric))
+    @on(RowTable.RowSelected, "Metrics RowTable")
+    async def _chosen_metric(self) -> None:
+        if metric := self._metric():
+            await self.enlarge(chart_of(metric))
 
     async def enlarge(self, spec: ChartSpec) -> None:
         """Show one chart on the whole page."""
@@ -158,7 +158,6 @@ class WatchApp(RunView):
 
     @property
     def _charts(self) -> list[RunChart]:
-        """The charts of the page."""
         return list(self.page.query(RunChart)) if self.page else []
 
     def action_home(self) -> None:
@@ -175,8 +174,6 @@ class WatchApp(RunView):
         """Scroll the help, the text of a completion, or a page of lines."""
         if panels := self.screen.query("KeyPanel"):
             panels.first().scroll_relative(y=by * SCROLLED, animate=False)
-        elif isinstance(self.page, Completions):
-            self.page.scroll_text(SCROLLED * by)
         elif self.browser and self.browser.display:
             self.browser.scroll_text(SCROLLED * by)
         elif self.page:
@@ -301,14 +298,12 @@ class WatchApp(RunView):
         self._change(view=View())
 
     def action_cursor(self, by: int) -> None:
-        """Move the cursor of charts."""
         for chart in self._charts[:1]:
             self._change(view=self.options.view.stepped(self.snapshot().whole, by, 2 * chart.size.width))
 
     # completions
 
     def action_browse(self, what: str, *by: int) -> None:
-        """Do something with the completions of the page."""
         getattr(self.browser, what)(*by)
 
     async def action_history(self) -> None:
@@ -326,7 +321,6 @@ class WatchApp(RunView):
 
     @on(events.TextSelected)
     def _copy_selected(self) -> None:
-        """Copy what the mouse has selected."""
         if text := self.screen.get_selected_text():
             self.copy_to_clipboard(text)
             self.say(f"sent {len(text)} selected characters to the clipboard")
@@ -414,7 +408,6 @@ class WatchApp(RunView):
 
 
 def screen_text(app: App[None]) -> list[str]:
-    """Return the lines on the screen."""
     return ["".join(segment.text for segment in strip).rstrip() for strip in app.screen._compositor.render_strips()]
 
 

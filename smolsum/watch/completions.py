@@ -90,7 +90,6 @@ class Completions(Container):
         self.query_one("#before").display = pairs
 
     def _follow(self) -> None:
-        """Show how far a search is."""
         if self.listing is not None and self.listing is not self.rollouts and self.is_on_screen:
             self._load()
 
@@ -163,7 +162,6 @@ class Completions(Container):
     # what keys do
 
     def open_search(self) -> None:
-        """Ask for what is searched for."""
         search = self.query_one(Input)
         search.value, search.display = self.samples.query, True
         self.screen.set_focus(search)
@@ -233,7 +231,6 @@ class Completions(Container):
         self._table.to(0)
 
     def sort(self) -> None:
-        """Sort by the next column."""
         if self.listing:
             keys, by = self.listing.sort_keys(self._bar), self.samples.order.by
             place = keys.index(by) if by in keys else -1

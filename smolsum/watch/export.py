@@ -13,8 +13,7 @@ from rich.text import Text
 
 from smolsum.runs.paths import safe_name
 from smolsum.runs.reader import Run
-from smolsum.watch.charts import chart
-from smolsum.watch.curves import ChartSpec
+from smolsum.watch.charts import ChartSpec, chart
 from smolsum.watch.model import Snapshot
 
 SIZE = (110, 32)

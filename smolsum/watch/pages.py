@@ -6,13 +6,11 @@ from rich.text import Text
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, VerticalScroll
-from textual.message import Message
 from textual.widgets import Input
 
 from smolsum.runs.samples import clean
-from smolsum.watch.charts import RunChart, sparkline
+from smolsum.watch.charts import CARD, CHARTS, VALIDATION, RunChart, chart_of, sparkline
 from smolsum.watch.completions import Completions
-from smolsum.watch.curves import CARD, CHARTS, VALIDATION, chart_of
 from smolsum.watch.formats import SKY, VALUE_WIDTH, Rows, ending, number
 from smolsum.watch.model import Snapshot
 from smolsum.watch.panes import alerts, constraints, run_log, settings, sparklines, times, workers
@@ -61,7 +59,6 @@ class ViewPage(Container):
     """
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw this moment."""
         drawn: list[Pane | RowTable | TextView] = [*self.query(Pane), *self.query(RowTable), *self.query(TextView)]
         for widget in drawn:
             widget.show(snapshot)
@@ -113,13 +110,6 @@ class Charts(ViewPage):
 
 class Metrics(ViewPage):
     """A row for each metric: a mark if it is pinned, name, newest value, least, greatest, course."""
-
-    class Chosen(Message):
-        """The user wants to see this metric alone."""
-
-        def __init__(self, metric: str) -> None:
-            super().__init__()
-            self.metric = metric
 
     def compose(self) -> ComposeResult:
         search = Input(placeholder="metrics with this in their name", compact=True)
@@ -190,11 +180,6 @@ class Metrics(ViewPage):
     @on(Input.Submitted)
     def _filtered(self) -> None:
         self.screen.set_focus(self.query_one(RowTable))
-
-    @on(RowTable.RowSelected)
-    def _selected(self) -> None:
-        if name := self.metric:
-            self.post_message(self.Chosen(name))
 
 
 def _compare() -> ViewPage:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from statistics import fmean, median
 
+from rich.filesize import decimal
 from rich.text import Text
 
 from smolsum.config.constraints import Constraint, parse_constraints
@@ -20,8 +21,7 @@ from smolsum.runs.reader import Run
 from smolsum.runs.records import NOTES, Status
 from smolsum.runs.samples import clean
 from smolsum.runs.state import TROUBLE, mean_step, pace, seconds_since, time_of_day
-from smolsum.watch.charts import MIN_SPARKLINE, axis_of, sparkline, sparkline_room
-from smolsum.watch.curves import CHARTS, RUNS, rewarded
+from smolsum.watch.charts import CHARTS, MIN_SPARKLINE, RUNS, axis_of, rewarded, sparkline, sparkline_room
 from smolsum.watch.formats import (
     DIM,
     GREEN,
@@ -271,7 +271,7 @@ def workers(snapshot: Snapshot, width: int, height: int) -> PaneText:
             run.in_last_step(f"workers/{name}/{key}") for key in ("lag", "tok_s", "queue", "bytes_synced")
         )
         cells = {"state": state, "lag": _whole(lag), "tok/s": _whole(speed if answers else None)}
-        cells |= {"queue": _whole(queue), "synced": _bytes(synced)}
+        cells |= {"queue": _whole(queue), "synced": "-" if synced is None else decimal(int(synced))}
         shown = ending(clean(name), room - 1)
         lines.append(Text(f"{shown:<{room}}{_row(columns, cells)}", style=RED if state == "DOWN" else ""))
         if event and event.message and state != "ok":
@@ -309,16 +309,6 @@ def load_of(run: Run) -> str:
 
 def _whole(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
-
-
-def _bytes(value: float | None) -> str:
-    if value is None:
-        return "-"
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{number(value)} {unit}" if unit != "B" else f"{value:.0f} B"
-        value /= 1000
-    return f"{value:.1f} TB"
 
 
 def constraints(snapshot: Snapshot, width: int, height: int) -> PaneText:
@@ -364,13 +354,12 @@ def _constraint(run: Run, one: Constraint, width: int) -> list[Text]:
 
 
 def settings(snapshot: Snapshot, _width: int) -> PaneText:
-    """Return the resolved configuration."""
-    lines = (
-        Text(clean(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}"))
+    lines = [
+        f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}"
         for key, value in leaves(snapshot.run.config).items()
-    )
+    ]
     title = f"config of {RUNS[0]}" if snapshot.others else "config"
-    return PaneText(title, str(snapshot.run.paths.config), tuple(lines))
+    return PaneText(title, str(snapshot.run.paths.config), tuple(Text(clean(line)) for line in lines))
 
 
 def run_log(snapshot: Snapshot, width: int) -> PaneText:

@@ -12,7 +12,7 @@ from smolsum.runs.evaluation_records import MeasureInfo, Summary
 from smolsum.runs.reader import Run
 from smolsum.runs.samples import clean
 from smolsum.runs.state import TROUBLE, RunState, mean_step, pace, progress, run_state
-from smolsum.watch.curves import RUNS, rewarded
+from smolsum.watch.charts import RUNS, rewarded
 from smolsum.watch.formats import CURVES, NAME_WIDTH, ORANGE, RED, VALUE_WIDTH, Rows, ending, number
 from smolsum.watch.model import Snapshot
 

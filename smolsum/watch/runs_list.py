@@ -14,11 +14,12 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from smolsum.console import duration
 from smolsum.runs.listing import RunLine, RunList
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.samples import clean
 from smolsum.runs.state import TROUBLE
-from smolsum.watch.curves import RUNS
+from smolsum.watch.charts import RUNS
 from smolsum.watch.formats import DIM, RED, Rows, ending
 from smolsum.watch.panes import STATE_STYLE
 from smolsum.watch.widgets import RowTable
@@ -28,15 +29,8 @@ PORTION_S = 0.05
 REFRESH_S = 1.0
 MAX_QUEUED = 6
 """runs of a grid still to be trained that are named"""
-UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 MOST_NAME = 40
 """Characters of a run's name; of a longer one the end is shown."""
-
-
-def age(seconds: float) -> str:
-    """Return a time in its largest unit: `3d`, `5h`, `12m`, `8s`."""
-    unit = next((unit for unit, length in UNITS.items() if seconds >= length), "s")
-    return f"{seconds // UNITS[unit]:.0f}{unit}"
 
 
 class Filter(Input):
@@ -188,7 +182,7 @@ def run_rows(lines: Sequence[RunLine], marked: Sequence[Path], width: int) -> Ro
         "step": [line.progress for line in lines],
         "tested after": [clean(line.evaluated)[:12] for line in lines],
         **results,
-        "age": [age(line.age_s) for line in lines],
+        "age": [duration(line.age_s) for line in lines],
     }
     sizes = [max([len(title), *(len(cell) for cell in cells)]) + 2 for title, cells in columns.items()]
     if sum(sizes) > width:

@@ -85,7 +85,6 @@ class Ascii(LineFilter):
     """Replaces what fonts may lack by one character of ASCII each."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return a line in ASCII; Textual calls this for each one."""
         return [Segment(text.translate(IN_ASCII), style, control) for text, style, control in segments]
 
 

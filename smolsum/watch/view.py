@@ -123,7 +123,6 @@ class RunView(App[None]):
     # the model
 
     def snapshot(self) -> Snapshot:
-        """Return this moment of the run."""
         found = Snapshot(self.watched, self.options, self.others, grid=self._grid.view(self.watched.paths))
         return replace(found, asks=not self.readonly and found.run_state.answers)
 
@@ -139,7 +138,6 @@ class RunView(App[None]):
             self.moment = self.snapshot()
 
     def watch_moment(self, before: Snapshot | None, now: Snapshot | None) -> None:
-        """Draw everything from a new moment."""
         if now is None or not self.is_running:
             return
         self._tick(now)
@@ -205,7 +203,6 @@ class RunView(App[None]):
         self.draw()
 
     def say(self, text: str) -> None:
-        """Show a sentence for a few seconds."""
         self.clear_notifications()
         self.notify(text, timeout=SAY_S, markup=False)
 
@@ -213,7 +210,6 @@ class RunView(App[None]):
 
     @property
     def at(self) -> str:
-        """The name of the open page."""
         return self.screen_stack[0].query_one(TabbedContent).active or next(iter(PAGES))
 
     @property
@@ -223,7 +219,6 @@ class RunView(App[None]):
 
     @property
     def browser(self) -> Completions | None:
-        """The completions of the open page."""
         page = self.page
         shown = page.children[-1] if isinstance(page, Overview) and page.children else page
         return shown if isinstance(shown, Completions) else None

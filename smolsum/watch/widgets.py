@@ -55,13 +55,7 @@ class Pane(Static):
         super().__init__(id=id, classes=classes)
         self._draw = draw
 
-    @property
-    def snapshot(self) -> Snapshot | None:
-        """The moment that the view shows."""
-        return moment_of(self)
-
     def show(self, snapshot: Snapshot) -> None:
-        """Draw this moment."""
         auto = self.styles.is_auto_height
         size = self.content_size
         width = size.width or (self.container_size.width - self.gutter.width)
@@ -73,8 +67,8 @@ class Pane(Static):
         self.update(Text("\n").join(drawn.lines))
 
     def on_resize(self) -> None:
-        if self.snapshot:
-            self.show(self.snapshot)
+        if now := moment_of(self):
+            self.show(now)
 
 
 class RowTable(DataTable[VisualType], inherit_bindings=False):
@@ -112,7 +106,6 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
         self._titles: list[str] = []
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw this moment."""
         if self._draw:
             self.fill(self._draw(snapshot, self.size.width))
 
@@ -184,7 +177,6 @@ class TextView(VerticalScroll, can_focus=False):
         yield Static()
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw this moment."""
         if self._draw:
             self.fill(self._draw(snapshot, max(self.size.width - SCROLLBAR, MIN_WIDTH)))
 

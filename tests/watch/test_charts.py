@@ -14,8 +14,18 @@ from support.watching import BEGAN, STEP_S, append, golden, make_run, row
 
 from smolsum.runs.reader import Run, read_run
 from smolsum.watch.braille import View
-from smolsum.watch.charts import MIN_ROWS_WITH_AXIS, axis_of, chart, line_plot, log_is_possible, parts_of, rewards_of
-from smolsum.watch.curves import CHARTS, chart_of, letters
+from smolsum.watch.charts import (
+    CHARTS,
+    MIN_ROWS_WITH_AXIS,
+    axis_of,
+    chart,
+    chart_of,
+    letters,
+    line_plot,
+    log_is_possible,
+    parts_of,
+    rewards_of,
+)
 from smolsum.watch.formats import SKY, PaneText
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.panes import header, sparklines

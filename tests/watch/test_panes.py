@@ -16,8 +16,7 @@ from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_run
 from smolsum.watch.app import WatchApp, plain_page
 from smolsum.watch.braille import View
-from smolsum.watch.charts import RunChart, chart
-from smolsum.watch.curves import CHARTS
+from smolsum.watch.charts import CHARTS, RunChart, chart
 from smolsum.watch.formats import number
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.panes import alerts, constraints, header, message, sparklines, times, workers
