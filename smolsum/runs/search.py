@@ -276,10 +276,6 @@ class Searches:
             self._order = key, scan.hits.order(order.by, backwards=order.backwards)
         return self._order[1]
 
-    def progress(self) -> object:
-        """Return how far the searches are, to be compared with what this was before."""
-        return [(scan.done, scan.hits.count, scan.running and not scan.complete) for scan in self._scans.values()]
-
     def stop(self) -> bool:
         """End the searches that are under way; whether there was one."""
         running = [scan for scan in self._scans.values() if scan.running]

@@ -1,5 +1,5 @@
-"""The charts of runs: the metrics of each with letters, levels and scale, its legend, what each curve of a run has along
-the axis, as a `LinePlot`, and its first curve in one line. What a task rewards and measures is read from the run.
+"""The charts of runs: the metrics of each with letters, levels and scale, its legend, its `LinePlot`, and its first
+curve in one line. What a task rewards and measures is read from the run.
 
 Where the reward of a run changes, its curves end and begin anew behind a divider. In charts of rewards each part has
 its own scale, as the values of two rewards cannot be compared.

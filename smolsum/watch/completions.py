@@ -65,7 +65,7 @@ class Completions(Container):
         """Forget all that belongs to the run before."""
         if self.listing is not None:
             self.samples.searches.stop()
-        self.samples, self.hits = Samples(run), None
+        self.samples, self.hits, self._shown = Samples(run), None, None
         self.rollouts = self.listing = Rollouts(self.samples)
 
     def take(self, other: "Completions") -> None:
@@ -114,7 +114,7 @@ class Completions(Container):
         table.fill(rows)
         self._title = rows.title
         if follows:
-            table.to(len(rows.rows) - 1)
+            table.move_cursor(row=len(rows.rows) - 1)
         self._lay_out()
         self._show_text()
 
@@ -125,10 +125,10 @@ class Completions(Container):
         self.listing, row = listing, listing.row if row is None else row
         if isinstance(listing, Hits):
             listing.most = max(PORTION, row + PORTION)
-        self._table.forget()
+        self._table.clear(columns=True)
         self._load()
         if row or not isinstance(listing, OverTime):
-            self._table.to(row)
+            self._table.move_cursor(row=row)
         self._show_text()
 
     @property
@@ -209,17 +209,17 @@ class Completions(Container):
             self.listing.go(by)
             self._load()
         elif self.listing is not rollouts:
-            self._table.to(self._bar + by)
+            self._table.move_cursor(row=self._bar + by)
         else:
             step = (run.step if rollouts.step is None else rollouts.step) + by
             rollouts.step = None if step >= run.step else max(step, run.first_step)
             self._load()
-            self._table.to(0)
+            self._table.move_cursor(row=0)
 
     def go_next(self, by: int) -> None:
         """Go to the next hit of a search, or the next row of another listing; without either, to the next prompt."""
         if self.listing is not self.rollouts:
-            self._table.to(self._bar + by)
+            self._table.move_cursor(row=self._bar + by)
         elif self.hits:
             self._list(self.hits, row=max(self.hits.row + by, 0))
         else:
@@ -228,7 +228,7 @@ class Completions(Container):
     def go_prompt(self, by: int) -> None:
         self.rollouts.place += by
         self._load()
-        self._table.to(0)
+        self._table.move_cursor(row=0)
 
     def sort(self) -> None:
         if self.listing:
@@ -243,7 +243,7 @@ class Completions(Container):
         self.samples.order = order
         self._load()
         if not isinstance(self.listing, OverTime):  # which keeps its order
-            self._table.to(0)
+            self._table.move_cursor(row=0)
 
     def over_time(self) -> None:
         """List all steps at which the prompt was sampled, the newest one under the bar; or go back."""

@@ -155,7 +155,7 @@ class Metrics(ViewPage):
     def follow(self, name: str) -> None:
         """Keep the bar on a metric whose row moves."""
         if name in self._names():
-            self.call_after_refresh(lambda: self.query_one(RowTable).to(self._names().index(name)))
+            self.call_after_refresh(lambda: self.query_one(RowTable).move_cursor(row=self._names().index(name)))
 
     def open_search(self) -> None:
         search = self.query_one(Input)
@@ -174,7 +174,7 @@ class Metrics(ViewPage):
     @on(Input.Changed)
     def _filter(self) -> None:
         if now := moment_of(self):
-            self.query_one(RowTable).to(0)
+            self.query_one(RowTable).move_cursor(row=0)
             self.show(now)
 
     @on(Input.Submitted)

@@ -34,6 +34,7 @@ from smolsum.watch.formats import (
     bar,
     cut,
     ending,
+    hanging,
     number,
     wrapped,
 )
@@ -77,7 +78,6 @@ SPARE_COLUMNS = ("queue", "synced")
 """Columns that are dropped for full names, in this order."""
 MARKS = {"failed": ("!!", RED), "warning": ("!", ORANGE), "note": ("", "")}
 """Mark and style of a message of the log; colour alone never carries meaning."""
-INDENT = 13
 STAMP = re.compile(r"^(\d{4}-\d\d-\d\dT[\d:.]+Z) (.*)$")
 
 
@@ -207,9 +207,8 @@ def alerts(snapshot: Snapshot, width: int, height: int | None = None) -> PaneTex
 
 def _alert(alert: Alert, width: int, *, full: bool) -> list[Text]:
     mark, style = LEVELS[alert.level]
-    first, *rest = wrapped(alert.sentence, width - 3)
-    lines = [Text.assemble((f"{mark:<3}", f"bold {style}"), first), *(Text("   ").append_text(line) for line in rest)]
-    return lines + (wrapped(f"-> {alert.advice}", width - 3, DIM, "   ") if full else [])
+    lines = hanging(Text(f"{mark:<3}", f"bold {style}"), alert.sentence, width)
+    return lines + (hanging(Text("   "), f"-> {alert.advice}", width, DIM) if full else [])
 
 
 def times(snapshot: Snapshot, width: int, height: int) -> PaneText:
@@ -278,7 +277,7 @@ def workers(snapshot: Snapshot, width: int, height: int) -> PaneText:
             hint = f" -> {event.hint}" if event.hint else ""
             since = seconds_since(event.time, snapshot.now)
             ago = "" if since is None else f"{duration(since)} ago: "
-            lines += wrapped(clean(f"{ago}{event.message}{hint}"), width, ORANGE, "  ")
+            lines += hanging(Text("  "), clean(f"{ago}{event.message}{hint}"), width, ORANGE)
     return PaneText("workers", f"{up}/{len(names)}", tuple(lines[:height]))
 
 
@@ -376,11 +375,10 @@ def run_log(snapshot: Snapshot, width: int) -> PaneText:
             lines.append(Text(f"attempt {attempt}{f', {day}' if day else ''}", style=f"bold {DIM}"))
         mark, style = MARKS[level]
         first, *more = message.split("\n")
-        text = wrapped(clean(first), width - INDENT, style)
         time = f"{time_of_day(stamp) or '--:--:--'}  "
         head = Text.assemble((time, DIM), (f"{mark:<3}", f"bold {style}".strip()))
-        lines += [head.append_text(text[0]), *(Text(" " * INDENT).append_text(line) for line in text[1:])]
-        lines += [Text(f"{'':{INDENT}}{clean(line)}"[:width], style=DIM) for line in more]
+        lines += hanging(head, clean(first), width, style)
+        lines += [Text(f"{'':{len(head)}}{clean(line)}"[:width], style=DIM) for line in more]
     warnings = sum(level != "note" for _, _, level, _, _ in events)
     note = f"{len(events)} message{'' if len(events) == 1 else 's'}" + (f", {warnings} marked" if warnings else "")
     return PaneText("log", note, tuple(lines) or (Text("none yet", style=DIM),))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rich.text import Text
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -39,6 +39,14 @@ class Filter(Input):
     def check_consume_key(self, key: str, character: str | None) -> bool:
         """Return whether the line takes a key; Textual asks this before it looks for actions."""
         return key != "space" and super().check_consume_key(key, character)
+
+
+class RunTable(RowTable):
+    """A table of which one click chooses a row; the first one moves the bar in others."""
+
+    def on_click(self, event: events.Click) -> None:
+        if (row := event.style.meta.get("row", -1)) >= 0:
+            self.move_cursor(row=row, column=event.style.meta["column"])
 
 
 class RunSwitcher(ModalScreen[list[RunPaths] | None]):
@@ -82,7 +90,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Filter(placeholder="type to filter by name, state or stage", select_on_focus=False, compact=True)
-            yield RowTable()
+            yield RunTable()
             yield Static(id="queue")
             yield Static("enter shows  tab compares it, or those marked  space marks  ctrl-s sorts  esc back")
 
@@ -95,15 +103,14 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
     def _filtered(self) -> None:
         self._show()
 
-    @on(RowTable.Clicked)
-    def _clicked(self, event: RowTable.Clicked) -> None:
-        """Show the run that the mouse chose."""
-        self.dismiss([self._lines[event.row].paths])
+    @on(RowTable.RowSelected)
+    def _chosen(self, event: RowTable.RowSelected) -> None:
+        self.dismiss([self._lines[event.cursor_row].paths])
 
     def action_go(self, by: int, paged: bool) -> None:
         """Move the bar by a line or a page while the filter has the keys."""
         table = self.query_one(RowTable)
-        table.to(table.cursor_row + by * (max(table.content_size.height - 1, 1) if paged else 1))
+        table.move_cursor(row=table.cursor_row + by * (max(table.content_size.height - 1, 1) if paged else 1))
         if self._lines:
             self._at = self._lines[table.cursor_row].paths.root
 
@@ -152,7 +159,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         roots = [line.paths.root for line in self._lines]
         if roots:
             self._at = self._at if self._at in roots else roots[0]
-            table.to(roots.index(self._at))
+            table.move_cursor(row=roots.index(self._at))
         names, queue = self._queued(), self.query_one("#queue", Static)
         lines = [f"{name}  to train" for name in names[:MAX_QUEUED]]
         queue.update(Content("\n".join([*lines, f"and {len(names) - len(lines)} more"][: len(names)])))

@@ -38,40 +38,28 @@ LIGHT = Theme(
 )
 
 
-def _palette(background: str, foreground: str, colours: Mapping[str, str]) -> TerminalTheme:
-    """A terminal's 16 colours; those that the view does not name are its foreground."""
+COLOURS = {
+    "black": ("#e0e0e0", "#1f1f1f"),
+    "blue": ("#56b4e9", "#0066a1"),
+    "yellow": ("#e69f00", "#7d5200"),
+    "green": ("#009e73", "#006b4b"),
+    "magenta": ("#cc79a7", "#9c3b74"),
+    "red": ("#d55e00", "#a83e00"),
+    "bright_yellow": ("#f0e442", "#615a00"),
+    "bright_black": ("#949494", "#5f5f5f"),
+}
+"""On dark (Okabe and Ito's palette, jfly.uni-koeln.de/color, 2008, which colour-blind readers can distinguish) and on
+light; the first is that of the text, which colours that the view does not name have too."""
+
+
+def _palette(background: str, *, light: bool) -> TerminalTheme:
     names = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
-    parts = [Color.parse(colours.get(name, foreground)).rgb for name in (*names, *(f"bright_{name}" for name in names))]
-    return TerminalTheme(Color.parse(background).rgb, Color.parse(foreground).rgb, parts[:8], parts[8:])
+    every = (*names, *(f"bright_{name}" for name in names))
+    parts = [Color.parse(COLOURS.get(name, COLOURS["black"])[light]).rgb for name in every]
+    return TerminalTheme(Color.parse(background).rgb, parts[0], parts[:8], parts[8:])
 
 
-# on dark: Okabe and Ito's palette (jfly.uni-koeln.de/color, 2008), which colour-blind readers can distinguish
-ON_DARK = _palette(
-    "#121212",
-    "#e0e0e0",
-    {
-        "blue": "#56b4e9",
-        "yellow": "#e69f00",
-        "green": "#009e73",
-        "magenta": "#cc79a7",
-        "red": "#d55e00",
-        "bright_yellow": "#f0e442",
-        "bright_black": "#949494",
-    },
-)
-ON_LIGHT = _palette(
-    "#fafafa",
-    "#1f1f1f",
-    {
-        "blue": "#0066a1",
-        "yellow": "#7d5200",
-        "green": "#006b4b",
-        "magenta": "#9c3b74",
-        "red": "#a83e00",
-        "bright_yellow": "#615a00",
-        "bright_black": "#5f5f5f",
-    },
-)
+ON_DARK, ON_LIGHT = _palette("#121212", light=False), _palette("#fafafa", light=True)
 WITHOUT_COLOUR = NoColor()
 ANSWER_S = 1.0
 """Seconds that a terminal has to report its background; those that do not know the question answer at once too."""

@@ -6,22 +6,21 @@ from typing import ClassVar, cast
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
-from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.coordinate import Coordinate
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.visual import VisualType
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static
 
-from smolsum.watch.formats import PaneText, Rows, cut
+from smolsum.watch.formats import PaneText, Rows
 from smolsum.watch.model import Snapshot
 
 Draw = Callable[[Snapshot, int, int], PaneText]
+DrawText = Callable[[Snapshot, int], PaneText]
 MOST_LINES = 12
 """Lines of a pane that is as high as what it says, at most."""
 CONTEXT = 2
@@ -37,9 +36,7 @@ def moment_of(widget: Widget) -> Snapshot | None:
 
 def label(widget: Widget, title: str, note: str | Text) -> None:
     """Write the title of a widget on its frame, and the note as far as there is room."""
-    shown = Text.assemble(note)
-    widget.border_title = Content(title)
-    widget.border_subtitle = cut(shown, widget.outer_size.width - 6) if widget.outer_size.width else shown
+    widget.border_title, widget.border_subtitle = Content(title), Text.assemble(note)
 
 
 class Pane(Static):
@@ -88,22 +85,10 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
         Binding("enter", "select_cursor", "open", show=False, tooltip="what is under the bar"),
     ]
 
-    class Clicked(Message):
-        """The mouse was pressed on a row."""
-
-        def __init__(self, row: int) -> None:
-            super().__init__()
-            self.row = row
-
-    def on_click(self, event: events.Click) -> None:
-        if (row := event.style.meta.get("row", -1)) >= 0:
-            self.post_message(self.Clicked(row))
-
     def __init__(self, draw: Callable[[Snapshot, int], Rows] | None = None, *, id: str | None = None) -> None:
         """`draw` makes the rows of a table without a bar from each moment of the run; other tables are filled."""
         super().__init__(id=id, show_cursor=draw is None, cursor_type="row", cell_padding=1)
         self._draw = draw
-        self._titles: list[str] = []
 
     def show(self, snapshot: Snapshot) -> None:
         if self._draw:
@@ -114,9 +99,8 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
         titles, left = found.titles, found.left
         rows = [[self._cell(one, title in left) for title, one in zip(titles, row, strict=True)] for row in found.rows]
         label(self, found.title, found.note)
-        if [*titles] != self._titles:
+        if [*titles] != [str(column.label) for column in self.ordered_columns]:
             self.clear(columns=True)
-            self._titles = [*titles]
             for title in titles:
                 self.add_column(self._cell(title, title in left), width=0)
         # Textual measures new cells only once it is idle, and keeps what it drew before that
@@ -143,15 +127,6 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
         text.no_wrap, text.overflow = True, "ellipsis"
         return text
 
-    def forget(self) -> None:
-        """Be empty, so that the next rows begin at the top."""
-        self.clear(columns=True)
-        self._titles = []
-
-    def to(self, row: int) -> None:
-        """Move the bar to a row, or to the nearest one."""
-        self.move_cursor(row=min(max(row, 0), max(self.row_count - 1, 0)))
-
 
 class TextView(VerticalScroll, can_focus=False):
     """A framed text that scrolls, and that the mouse selects: Textual's log widgets know either styles or selection."""
@@ -161,13 +136,7 @@ class TextView(VerticalScroll, can_focus=False):
     TextView > Static { height: auto; }
     """
 
-    def __init__(
-        self,
-        draw: Callable[[Snapshot, int], PaneText] | None = None,
-        *,
-        newest_last: bool = False,
-        id: str | None = None,
-    ) -> None:
+    def __init__(self, draw: DrawText | None = None, *, newest_last: bool = False, id: str | None = None) -> None:
         """`draw` makes the text from each moment of the run; without it the view is filled."""
         super().__init__(id=id)
         self._draw, self._newest_last = draw, newest_last
