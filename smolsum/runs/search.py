@@ -276,6 +276,10 @@ class Searches:
             self._order = key, scan.hits.order(order.by, backwards=order.backwards)
         return self._order[1]
 
+    @property
+    def running(self) -> bool:
+        return any(scan.running for scan in self._scans.values())
+
     def stop(self) -> bool:
         """End the searches that are under way; whether there was one."""
         running = [scan for scan in self._scans.values() if scan.running]

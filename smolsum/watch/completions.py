@@ -9,7 +9,7 @@ from textual.widgets import Input
 from smolsum.runs.pairs import has_example
 from smolsum.runs.reader import Run
 from smolsum.runs.samples import Order
-from smolsum.watch.listings import MARK, PORTION, Hits, Listing, OverTime, Rollouts, Samples, Tests
+from smolsum.watch.listings import MARK, PORTION, HitList, Listing, OverTime, Rollouts, Samples, Tests
 from smolsum.watch.model import Snapshot
 from smolsum.watch.widgets import RowTable, TextView
 
@@ -33,11 +33,12 @@ class Completions(Container):
 
     samples: Samples
     rollouts: Rollouts
-    hits: Hits | None
+    hits: HitList | None
     """those of the search, while there is one"""
     listing: Listing | None = None
     """what is listed; None before the first moment of a run"""
     _title = ""
+    _busy = False
     _shown: object = None
 
     def compose(self) -> ComposeResult:
@@ -80,23 +81,23 @@ class Completions(Container):
 
     def on_resize(self) -> None:
         self._lay_out()
-        if self.listing:
-            self.call_after_refresh(self._load)  # the notes in the frames have another width
 
     def _lay_out(self) -> None:
         pairs, width = isinstance(self.listing, Tests), self.size.width
-        self.set_class(pairs or width < (WIDE_FOR_HITS if isinstance(self.listing, Hits) else WIDE), "-below")
+        self.set_class(pairs or width < (WIDE_FOR_HITS if isinstance(self.listing, HitList) else WIDE), "-below")
         self.set_class(width < SIDE_BY_SIDE, "-stacked")
         self.query_one("#before").display = pairs
 
     def _follow(self) -> None:
-        if self.listing is not None and self.listing is not self.rollouts and self.is_on_screen:
-            self._load()
+        if self.listing and self.is_on_screen:
+            before, self._busy = self._busy, self.samples.searches.running or self.samples.pairs.running
+            if before or self._busy:
+                self._load()
 
     def _more(self) -> None:
         """Read further hits when the table is scrolled to the last one."""
         if (
-            isinstance(hits := self.listing, Hits)
+            isinstance(hits := self.listing, HitList)
             and hits.most < len(hits.items)
             and self._table.is_vertical_scroll_end
         ):
@@ -123,7 +124,7 @@ class Completions(Container):
         if self.listing:
             self.listing.row = self._bar
         self.listing, row = listing, listing.row if row is None else row
-        if isinstance(listing, Hits):
+        if isinstance(listing, HitList):
             listing.most = max(PORTION, row + PORTION)
         self._table.clear(columns=True)
         self._load()
@@ -173,7 +174,7 @@ class Completions(Container):
         event.stop()
         self.close_search()
         query = self.samples.query = event.value.strip()
-        self.hits = Hits(self.samples, query) if query else None
+        self.hits = HitList(self.samples, query) if query else None
         found = Tests(self.samples, query) if query and has_example(self.samples.run, query) else self.hits
         self._list(found or self.rollouts, row=0)
 
@@ -266,12 +267,12 @@ class Completions(Container):
     @on(RowTable.RowSelected)
     def choose(self) -> None:
         """Show the step of the row under the bar, and the sample of that row; a hit in an evaluation over time."""
-        found = self.listing.selected(self._bar) if isinstance(self.listing, Hits | OverTime) else None
+        found = self.listing.selected(self._bar) if isinstance(self.listing, HitList | OverTime) else None
         if found and not found[0].evaluation:
             group, sample = found
             self.rollouts.step, self.rollouts.place = group.step, self.samples.groups(group.step).index(group)
             self._list(self.rollouts, row=self.samples.sorted(group).index(sample))
-        elif found and isinstance(self.listing, Hits):
+        elif found and isinstance(self.listing, HitList):
             self.over_time()
 
     @on(RowTable.HeaderSelected)

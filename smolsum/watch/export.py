@@ -11,8 +11,7 @@ from rich.panel import Panel
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from smolsum.runs.paths import safe_name
-from smolsum.runs.reader import Run
+from smolsum.runs.paths import free_name, safe_name
 from smolsum.watch.charts import ChartSpec, chart
 from smolsum.watch.model import Snapshot
 
@@ -24,12 +23,9 @@ def exported(snapshot: Snapshot, spec: ChartSpec, folder: Path, theme: TerminalT
     """Write the chart into `folder` as SVG and CSV, and return a sentence with the paths, or with what went wrong.
     Names that are taken get a number: no file is replaced."""
     stem = f"{safe_name(snapshot.run.paths.name)}-{safe_name(spec.title.replace('/', '-'))}"
-    taken, number = stem, 1
     try:
-        while any((folder / f"{taken}{end}").exists() for end in (".svg", ".csv")):
-            number += 1
-            taken = f"{stem}-{number}"
-        found = (folder / f"{taken}.svg", folder / f"{taken}.csv")
+        stem = free_name(stem, lambda name: any((folder / f"{name}{end}").exists() for end in (".svg", ".csv")))
+        found = (folder / f"{stem}.svg", folder / f"{stem}.csv")
         for path, content in zip(found, (picture(snapshot, spec, theme), values(snapshot, spec)), strict=True):
             with path.open("x", encoding="utf-8", newline="") as file:
                 file.write(content)
@@ -41,28 +37,22 @@ def exported(snapshot: Snapshot, spec: ChartSpec, folder: Path, theme: TerminalT
 def values(snapshot: Snapshot, spec: ChartSpec) -> str:
     """Return the values of a chart's curves as CSV, as they were measured: a row for each step in view of each run, and
     a column for each metric; empty where a step has none."""
-    first, last = snapshot.in_view
-    runs = snapshot.runs
-    metrics = list(dict.fromkeys(name for run in runs for name in _metrics(spec, run)))
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["run", "step", "stage", *metrics])
+    (first, last), runs, text = snapshot.in_view, snapshot.runs, io.StringIO()
+    curves = [curve.metric for run in runs for curve in spec.curves(run)]
+    metrics = list(dict.fromkeys([*curves, *(spec.band or ())]))
+    table = csv.DictWriter(text, ["run", "step", "stage", *metrics], restval="", lineterminator="\n")
+    table.writeheader()
     for run in runs:
-        known = {name: run.series[name] for name in metrics if name in run.series}
         rows: dict[int, dict[str, float]] = {}
-        for name, series in known.items():
-            for step, value in zip(series.steps, series.values, strict=True):
+        for name in set(metrics) & set(run.series):
+            for step, value in zip(run.series[name].steps, run.series[name].values, strict=True):
                 if first <= step <= last:
                     rows.setdefault(step, {})[name] = value
         began = sorted(run.stage_began.items(), key=lambda item: item[1])
         for step, row in sorted(rows.items()):
             stage = next((name for name, start in reversed(began) if start <= step), "")
-            table.writerow([run.paths.name, step, stage, *(row.get(name, "") for name in metrics)])
+            table.writerow({"run": run.paths.name, "step": step, "stage": stage, **row})
     return text.getvalue()
-
-
-def _metrics(spec: ChartSpec, run: Run) -> list[str]:
-    return [curve.metric for curve in spec.curves(run)] + list(spec.band or ())
 
 
 def picture(snapshot: Snapshot, spec: ChartSpec, theme: TerminalTheme) -> str:

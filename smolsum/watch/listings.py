@@ -59,7 +59,7 @@ class Samples:
         self._scores: tuple[str, Mapping[str, Mapping[str, float | None]]] = ("", {})
 
     def groups(self, step: int) -> tuple[Group, ...]:
-        """Return the rollouts of a step by prompt, read once; none while there are none."""
+        """Return the rollouts of a step by prompt, read once; empty before its file is written."""
         if step != self._groups[0]:
             found = read_groups(self.run.paths, step)
             if not found:
@@ -113,7 +113,7 @@ class Listing:
         raise NotImplementedError
 
     def selected(self, bar: int) -> Found | None:
-        """Return the rollout under the bar with its group; None where there is none."""
+        """Return the rollout under the bar with its group; None in an empty list."""
         return self.found(self.items[bar]) if bar < len(self.items) else None
 
     @property
@@ -144,7 +144,7 @@ class Listing:
         """Return how the list is sorted."""
         by, backwards = self.samples.order
         natural = by == "sample" and not isinstance(self, Rollouts)
-        searched = f"  /{self.samples.query}" if self.samples.query and not isinstance(self, Hits) else ""
+        searched = f"  /{self.samples.query}" if self.samples.query and not isinstance(self, HitList) else ""
         return f"by {'order' if natural else by}{', reversed' * backwards}{searched}"
 
 
@@ -197,7 +197,7 @@ class Rollouts(Listing):
         return Rows(title, note, titles, rows, left=(last,))
 
 
-class Hits(Listing):
+class HitList(Listing):
     """What a search found: where it is from, the number that hits are sorted by, and the text around it."""
 
     def __init__(self, samples: Samples, query: str) -> None:

@@ -323,12 +323,10 @@ def constraints(snapshot: Snapshot, width: int, height: int) -> PaneText:
 
 def _constraints_of(run: Run) -> tuple[Constraint, ...]:
     """The constraints of the run's current stage, or of its last one; none where they cannot be read."""
-    stages = run.config.get("stages")
-    named = stages if isinstance(stages, dict) else {}
-    stage = named.get(run.stage) or next(reversed(named.values()), None)
-    text = stage.get("constraints") if isinstance(stage, dict) else None
+    stages = run.settings.stages
+    stage = stages.get(run.stage) or next(reversed(stages.values()), None)
     try:
-        return parse_constraints(text if isinstance(text, str) else "")
+        return parse_constraints(stage.constraints if stage else "")
     except UsageError:
         return ()
 
