@@ -37,15 +37,10 @@ class Rows:
     """columns of words, which begin at their left"""
 
 
-def wrapped(text: str, width: int, style: str = "") -> list[Text]:
-    """Return a paragraph in lines of at most `width` cells."""
-    return [Text(line, style=style) for line in wrap(text, max(width, 8)) or [""]]
-
-
 def hanging(head: Text, text: str, width: int, style: str = "") -> list[Text]:
-    """Return a paragraph behind a head, below which further lines begin too."""
-    lines = wrapped(text, width - len(head), style)
-    return [Text.assemble(" " * len(head) if place else head, line) for place, line in enumerate(lines)]
+    """Return a paragraph in lines of at most `width` cells behind a head, below which all lines begin."""
+    lines = wrap(text, max(width - len(head), 8)) or [""]
+    return [Text.assemble(" " * len(head) if place else head, (line, style)) for place, line in enumerate(lines)]
 
 
 def cut(text: Text, width: int) -> Text:

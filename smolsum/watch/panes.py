@@ -36,7 +36,6 @@ from smolsum.watch.formats import (
     ending,
     hanging,
     number,
-    wrapped,
 )
 from smolsum.watch.model import Snapshot
 from smolsum.watch.results import compared_in_head, gained
@@ -231,7 +230,7 @@ def times(snapshot: Snapshot, width: int, height: int) -> PaneText:
     load = load_of(run)
     notes = [_speed(run), f"process: {load}" if load else ""]
     lines: list[Text] = []
-    speed = [line for note in notes if note for line in wrapped(note, width, DIM)]
+    speed = [line for note in notes if note for line in hanging(Text(), note, width, DIM)]
     for label, seconds in sorted(parts.items(), key=lambda part: -part[1])[: max(height - len(speed), 2)]:
         head = f"{label[:17]:<17} {seconds:>7.2f}s "
         lines.append(Text(head).append(bar(seconds / mean, max(width - len(head) - 1, 1)), SKY))
