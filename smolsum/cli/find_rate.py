@@ -166,9 +166,8 @@ def _show(sweep: Sweep, config: Config) -> None:
 
 def _chart(sweep: Sweep) -> list[str]:
     """Return the lines of a chart of the rewards after each trial over the rates, sampled and greedy."""
-    from smolsum.watch.braille import PlotPoint, Trace, bounds, draw, row_of
+    from smolsum.watch.braille import IN_ASCII, PlotPoint, Trace, bounds, draw, row_of
 
-    ascii = not (sys.stderr.encoding or "ascii").lower().startswith("utf")
     trials = list(enumerate((sweep.start, *sweep.trials)))
     lines = {"s": [(n, one.reward) for n, one in trials], "g": [(n, one.greedy.get("reward")) for n, one in trials]}
     known = {
@@ -180,7 +179,7 @@ def _chart(sweep: Sweep) -> list[str]:
         return []
     last, y = len(sweep.trials), bounds(values)
     traces = [Trace(tuple(points), "solid" if letter == "s" else "dotted") for letter, points in known.items()]
-    rows = draw(traces, COLUMN * last + 1, CHART_HEIGHT, x=(0.0, float(last)), y=y, ascii=ascii)
+    rows = draw(traces, COLUMN * last + 1, CHART_HEIGHT, x=(0.0, float(last)), y=y)
     drawing = ["".join(char for char, _ in row) for row in rows]
     ends: dict[int, str] = {}
     for letter, points in known.items():
@@ -188,9 +187,10 @@ def _chart(sweep: Sweep) -> list[str]:
             row = row_of(points[-1].mean, CHART_HEIGHT, y)
             ends[row] = ends.get(row, " ") + letter
     scale = {0: f"{y[1]:.3g}", CHART_HEIGHT - 1: f"{y[0]:.3g}"}
-    bar = "|" if ascii else "│"
-    drawn = [f"{scale.get(n, ''):>{AXIS - 2}} {bar}{line}{ends.get(n, '')}" for n, line in enumerate(drawing)]
+    drawn = [f"{scale.get(n, ''):>{AXIS - 2}} │{line}{ends.get(n, '')}" for n, line in enumerate(drawing)]
     labels = "".join(f"{label:<{COLUMN}}" for label in ["start", *(f"{trial.rate:g}" for trial in sweep.trials)])
+    if not (sys.stderr.encoding or "ascii").lower().startswith("utf"):
+        drawn = [line.translate(IN_ASCII) for line in drawn]
     return ["reward after the trial (s sampled, g greedy)", *drawn, f"{'':{AXIS}}{labels}".rstrip()]
 
 

@@ -350,6 +350,7 @@ class StageSettings(Record, frozen=True):
     rewards: dict[str, Number] = {}
     rewards_end: dict[str, Number] = {}
     mix: dict[str, Number] = {}
+    constraints: str = ""
 
 
 class RunSettings(Record, frozen=True):

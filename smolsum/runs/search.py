@@ -276,9 +276,9 @@ class Searches:
             self._order = key, scan.hits.order(order.by, backwards=order.backwards)
         return self._order[1]
 
-    def progress(self) -> object:
-        """Return how far the searches are, to be compared with what this was before."""
-        return [(scan.done, scan.hits.count, scan.running and not scan.complete) for scan in self._scans.values()]
+    @property
+    def running(self) -> bool:
+        return any(scan.running for scan in self._scans.values())
 
     def stop(self) -> bool:
         """End the searches that are under way; whether there was one."""

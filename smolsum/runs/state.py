@@ -20,17 +20,17 @@ GONE_S = 15.0
 still be on its way."""
 ETA_STEPS = 20
 MARKS = {
-    "waiting": ("○", "."),
-    "starting": ("○", "."),
-    "running": ("●", "*"),
-    "pausing": ("◐", "~"),
-    "paused": ("‖", "="),
-    "stopping": ("◐", "~"),
-    "finished": ("✓", "+"),
-    "failed": ("✗", "x"),
-    "interrupted": ("■", "#"),
-    "STALE": ("?", "?"),
-    "GONE": ("?", "?"),
+    "waiting": "○",
+    "starting": "○",
+    "running": "●",
+    "pausing": "◐",
+    "paused": "‖",
+    "stopping": "◐",
+    "finished": "✓",
+    "failed": "✗",
+    "interrupted": "■",
+    "STALE": "?",
+    "GONE": "?",
 }
 TROUBLE = ("failed", "STALE", "GONE")
 MOVING = ("starting", "running")
@@ -45,9 +45,10 @@ class RunState:
     detail: str = ""
     hint: str = ""
 
-    def mark(self, ascii: bool) -> str:
+    @property
+    def mark(self) -> str:
         """One character that shows the state without colour."""
-        return MARKS.get(self.state, ("○", "."))[ascii]
+        return MARKS.get(self.state, "○")
 
     @property
     def hopeful(self) -> bool:

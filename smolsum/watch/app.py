@@ -18,9 +18,8 @@ from smolsum.runs.control import make_request, withdraw
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.watch.braille import View
-from smolsum.watch.charts import UNITS, RunChart, log_is_possible, whole
+from smolsum.watch.charts import CHARTS, UNITS, ChartSpec, RunChart, chart_of, log_is_possible
 from smolsum.watch.completions import Completions
-from smolsum.watch.curves import CHARTS, ChartSpec, chart_of
 from smolsum.watch.export import exported
 from smolsum.watch.model import SMOOTHING, ViewOptions
 from smolsum.watch.pages import Metrics
@@ -28,13 +27,11 @@ from smolsum.watch.plot import Chart
 from smolsum.watch.runs_list import RunSwitcher
 from smolsum.watch.themes import DARK, LIGHT
 from smolsum.watch.view import RunView
-from smolsum.watch.widgets import InputDialog
+from smolsum.watch.widgets import InputDialog, RowTable
 
 Request = Literal["pause", "resume", "stop"]
 CONFIRM = "stop"
-QUIET_TURNS, MOST_TURNS = 8, 2000
-"""Turns of the loop in which nothing is to be done, after which the screen is at rest; and in all."""
-MOST_DRAWINGS = 6
+MOST_DRAWINGS = 20
 """Drawings until one changes nothing; a clock on the page may change with each."""
 MOST_PINNED = 6
 SCROLLED = 5
@@ -82,25 +79,14 @@ KEYS = [
     _key("n", "browse('go_next', 1)", "next", "prompt or hit", shown="n N"),
     _key("N", "browse('go_next', -1)", "prompt or hit before"),
     _key("p", "browse('go_prompt', -1)", "prompt before"),
-    _key(
-        "left_square_bracket",
-        "browse('go_step', -1)",
-        "step",
-        "before; of the test split the evaluation before",
-        shown="[ ]",
-    ),
+    _key("left_square_bracket", "browse('go_step', -1)", "step", "before (or evaluation)", shown="[ ]"),
     _key("right_square_bracket", "browse('go_step', 1)", "next step", "or evaluation"),
     _key("left_curly_bracket,home", f"browse('go_step', {-MANY})", "first step"),
     _key("right_curly_bracket,end", f"browse('go_step', {MANY})", "newest step", "as it comes"),
     _key("left", "browse('go_step', -1)", "step before"),
     _key("right", "browse('go_step', 1)", "next step"),
     _key("shift+left", "browse('scroll_columns', -10)", "columns", "to the left"),
-    _key(
-        "shift+right",
-        "browse('scroll_columns', 10)",
-        "columns",
-        "to the right, where the table is wider than its frame",
-    ),
+    _key("shift+right", "browse('scroll_columns', 10)", "columns", "to the right, of a table wider than its frame"),
     _key("s", "browse('sort')", "sort", "by the next column (or a click on a head)", show=True),
     _key("i", "browse('reverse')", "reverse", "the order"),
     _key("plus,equals_sign", "zoom(0.5)", "zoom", "in (wheel: there)", shown="+ -"),
@@ -118,13 +104,7 @@ KEYS = [
     _key("x", "unit", "by time", "by tokens, by step", show=True),
     _key("h", "history", "history", "of the prompt at all its steps, and back", show=True),
     _key("b", "tests", "before/after", "training, the test split, and back", show=True),
-    _key(
-        "d",
-        "browse('toggle_difference')",
-        "diff",
-        "to when the prompt was first sampled, or to before training",
-        show=True,
-    ),
+    _key("d", "browse('toggle_difference')", "diff", "to the prompt's first sample, or before training", show=True),
     _key("c", "copy", "copy", "the completion (with the mouse: drag over it)", show=True),
     _key("pageup,u", "scroll(-1)", "scroll up"),
     _key("pagedown,m", "scroll(1)", "scroll down"),
@@ -154,13 +134,19 @@ class WatchApp(RunView):
         else:
             await self.enlarge(CHARTS[chart])
 
-    @on(Chart.Enlarged)
-    async def _enlarged(self, event: Chart.Enlarged) -> None:
-        await self.enlarge(cast("RunChart", event.chart).spec)
+    @on(Chart.Chosen)
+    async def _chosen_in_chart(self, event: Chart.Chosen) -> None:
+        if event.view:
+            self._change(view=event.view)
+        elif event.curve:
+            self._change(hidden=self.options.hidden ^ {event.curve})
+        else:
+            await self.enlarge(cast("RunChart", event.chart).spec)
 
-    @on(Metrics.Chosen)
-    async def _chosen_metric(self, event: Metrics.Chosen) -> None:
-        await self.enlarge(chart_of(event.metric))
+    @on(RowTable.RowSelected, "Metrics RowTable")
+    async def _chosen_metric(self) -> None:
+        if metric := self._metric():
+            await self.enlarge(chart_of(metric))
 
     async def enlarge(self, spec: ChartSpec) -> None:
         """Show one chart on the whole page."""
@@ -170,17 +156,8 @@ class WatchApp(RunView):
         self.action_open("chart")
         self.draw()
 
-    @on(Chart.Viewed)
-    def _viewed(self, event: Chart.Viewed) -> None:
-        self._change(view=event.view)
-
-    @on(Chart.Hidden)
-    def _hidden(self, event: Chart.Hidden) -> None:
-        self._change(hidden=self.options.hidden ^ {event.curve})
-
     @property
     def _charts(self) -> list[RunChart]:
-        """The charts of the page."""
         return list(self.page.query(RunChart)) if self.page else []
 
     def action_home(self) -> None:
@@ -197,8 +174,6 @@ class WatchApp(RunView):
         """Scroll the help, the text of a completion, or a page of lines."""
         if panels := self.screen.query("KeyPanel"):
             panels.first().scroll_relative(y=by * SCROLLED, animate=False)
-        elif isinstance(self.page, Completions):
-            self.page.scroll_text(SCROLLED * by)
         elif self.browser and self.browser.display:
             self.browser.scroll_text(SCROLLED * by)
         elif self.page:
@@ -298,7 +273,7 @@ class WatchApp(RunView):
             self.say("no metric has this in its name")
             return
         spec = chart_of(metric) if isinstance(self.page, Metrics) else self._charts[0].spec
-        self.say(exported(self.snapshot(), spec, Path.cwd(), light=not self.current_theme.dark))
+        self.say(exported(self.snapshot(), spec, Path.cwd(), self.ansi_theme))
 
     def action_smooth(self) -> None:
         """Smooth more, then not at all."""
@@ -312,25 +287,23 @@ class WatchApp(RunView):
         self.say(f"charts by {self.options.unit}" if len(units) > 1 else "this run measured neither time nor tokens")
 
     def action_zoom(self, factor: float) -> None:
-        self._change(view=self.options.view.zoomed(whole(self.snapshot()), factor))
+        self._change(view=self.options.view.zoomed(self.snapshot().whole, factor))
 
     def action_pan(self, by: int) -> None:
         if not self.options.view.steps:
             self.say("all steps are in view: + zooms in")
-        self._change(view=self.options.view.panned(whole(self.snapshot()), by))
+        self._change(view=self.options.view.panned(self.snapshot().whole, by))
 
     def action_all(self) -> None:
         self._change(view=View())
 
     def action_cursor(self, by: int) -> None:
-        """Move the cursor of charts."""
         for chart in self._charts[:1]:
-            self._change(view=self.options.view.stepped(whole(self.snapshot()), by, 2 * chart.size.width))
+            self._change(view=self.options.view.stepped(self.snapshot().whole, by, 2 * chart.size.width))
 
     # completions
 
     def action_browse(self, what: str, *by: int) -> None:
-        """Do something with the completions of the page."""
         getattr(self.browser, what)(*by)
 
     async def action_history(self) -> None:
@@ -348,7 +321,6 @@ class WatchApp(RunView):
 
     @on(events.TextSelected)
     def _copy_selected(self) -> None:
-        """Copy what the mouse has selected."""
         if text := self.screen.get_selected_text():
             self.copy_to_clipboard(text)
             self.say(f"sent {len(text)} selected characters to the clipboard")
@@ -358,7 +330,7 @@ class WatchApp(RunView):
     async def action_runs(self) -> None:
         """List all runs of the directory, and show the chosen ones."""
         shown = [run.paths for run in (self.watched, *self.others)]
-        await self.push_screen(RunSwitcher(shown, queued=self._queued, ascii=self.options.ascii), self._chosen)
+        await self.push_screen(RunSwitcher(shown, queued=self._queued), self._chosen)
 
     def _queued(self) -> Sequence[str]:
         grid = self.snapshot().grid
@@ -429,13 +401,13 @@ class WatchApp(RunView):
 
     def action_theme(self) -> None:
         self.theme = LIGHT.name if self.current_theme.dark else DARK
+        self.draw()
 
     def action_leave(self, always: bool = False) -> None:
         self.exit()
 
 
 def screen_text(app: App[None]) -> list[str]:
-    """Return the lines on the screen."""
     return ["".join(segment.text for segment in strip).rstrip() for strip in app.screen._compositor.render_strips()]
 
 
@@ -451,24 +423,15 @@ def plain_page(run: Run, others: Sequence[Run], options: ViewOptions, size: tupl
 
 
 async def settled(app: RunView, pilot: Pilot[None]) -> list[str]:
-    """Return the lines on the screen once no widget has anything to do, and the keys, which come last, are there."""
+    """Return the lines on the screen once a new drawing, in the sizes that widgets have by then, changes nothing, and
+    the keys, which come last, are there."""
     app.polls.pause()
-    shown: list[str] = []
+    before, shown = [""], [""]
     for _ in range(MOST_DRAWINGS):
-        await _at_rest(app, pilot)
+        app.draw()
+        await pilot.pause()
         before, shown = shown, screen_text(app)
-        if shown == before:
+        if shown == before and shown[-1]:
             break
-        app.draw()  # again, in the sizes that widgets have by now
     app.polls.resume()
     return shown
-
-
-async def _at_rest(app: RunView, pilot: Pilot[None]) -> None:
-    quiet = 0
-    for _ in range(MOST_TURNS):
-        await pilot.pause(0)  # a turn of the loop, and a drawing
-        busy = any(one.message_queue_size for one in (app, app.screen, *app.screen.walk_children()))
-        quiet = 0 if busy or not screen_text(app)[-1] else quiet + 1
-        if quiet == QUIET_TURNS:
-            return

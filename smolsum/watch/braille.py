@@ -1,5 +1,5 @@
 """Line charts in a terminal: which of their points are in view, and how those become braille characters of two by four
-dots, or plain ASCII.
+dots, or the characters of ASCII that look like them.
 
 Lines differ without colour: each has a pattern, and a letter at its right end. Libraries of charts for terminals tell
 lines apart by colour alone, and draw neither ranges nor marks for values beyond a scale, so this is our own.
@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 Pattern = Literal["solid", "dotted", "dashed", "band", "haze", "rule"]
@@ -22,8 +23,6 @@ MIN_WINDOW = 8
 PAN = 0.25
 """Part of the window that a key moves it by."""
 Ends = tuple[float, float]
-HEIGHTS = "_.-:=+*#"
-ASCII = {"solid": "*", "dotted": "o", "dashed": "+", "band": ":", "haze": ".", "rule": "-"}
 
 
 @dataclass(frozen=True)
@@ -105,54 +104,30 @@ Cell = tuple[str, str]
 """A character of a drawing, and its style; a blank has none."""
 
 
-def draw(
-    traces: Sequence[Trace],
-    width: int,
-    height: int,
-    *,
-    x: tuple[float, float],
-    y: tuple[float, float],
-    log: bool = False,
-    ascii: bool = False,
-) -> list[list[Cell]]:
+def draw(traces: Sequence[Trace], width: int, height: int, *, x: Ends, y: Ends, log: bool = False) -> list[list[Cell]]:
     """Return `height` rows of `width` cells with the traces between the places `x` and the values `y`.
 
     Later traces are on top, and their style is that of the cell. Values outside are cut off at the edge, and with `log`
     those that are not positive.
     """
-    columns, rows = (width, height) if ascii else (2 * width, 4 * height)
     bits = [[0] * width for _ in range(height)]
     cells: list[list[Cell]] = [[(" ", "")] * width for _ in range(height)]
     for trace in traces:
-        for column, span in enumerate(_spans(trace, columns, rows, x, y, log)):
+        for column, span in enumerate(_spans(trace, 2 * width, 4 * height, x, y, log)):
             for row in range(span[0], span[1] + 1) if span else ():
-                if not _inked(trace.pattern, column, row, ascii):
-                    continue
-                if ascii:
-                    cells[row][column] = (ASCII[trace.pattern], trace.style)
-                else:
+                if _inked(trace.pattern, column, row):
                     bits[row // 4][column // 2] |= DOTS[row % 4][column % 2]
                     cells[row // 4][column // 2] = (chr(BLANK + bits[row // 4][column // 2]), trace.style)
     return cells
 
 
-def heights(points: Sequence[PlotPoint], width: int, *, x: tuple[float, float], y: tuple[float, float]) -> str:
-    """Return points as one line of ASCII, from `_` at y[0] to `#` at y[1]."""
-    means: list[float | None] = [None] * width
-    for point in points:
-        means[nearest(width, x, point.x)] = point.mean
-    _bridge(means)
-    top = len(HEIGHTS) - 1
-    return "".join(" " if mean is None else HEIGHTS[top - row_of(mean, top + 1, y)] for mean in means)
-
-
-def nearest(columns: int, x: tuple[float, float], place: float) -> int:
+def nearest(columns: int, x: Ends, place: float) -> int:
     """Return the column of a place between both ends of an axis."""
     share = (place - x[0]) / (x[1] - x[0]) if x[1] > x[0] else 0.0
     return round(min(max(share, 0.0), 1.0) * (columns - 1))
 
 
-def row_of(value: float, rows: int, y: tuple[float, float], log: bool = False) -> int:
+def row_of(value: float, rows: int, y: Ends, log: bool = False) -> int:
     """Return the row of a value, 0 at the top, between y[0] at the bottom and y[1] at the top."""
     if log:
         value, y = math.log10(max(value, y[0])), (math.log10(y[0]), math.log10(y[1]))
@@ -160,10 +135,13 @@ def row_of(value: float, rows: int, y: tuple[float, float], log: bool = False) -
     return round((1 - min(max(share, 0.0), 1.0)) * (rows - 1))
 
 
-def bounds(values: Sequence[float], *, log: bool = False) -> tuple[float, float]:
+def bounds(values: Sequence[float], *, log: bool = False, least: float | None = None) -> Ends:
     """Return the ends of a scale: the least and the greatest finite value (positive if `log`), widened if they are
-    equal; (0, 1) without any value, (0.1, 1) on a log scale."""
+    equal; (0, 1) without any value, (0.1, 1) on a log scale. It begins at `least` or below, a log scale there or
+    above."""
     kept = [value for value in values if math.isfinite(value) and (value > MIN_POSITIVE or not log)]
+    if least is not None and (least or not log):
+        kept = [max(value, least) for value in kept] if log else [*kept, least]
     if not kept:
         return (0.1, 1.0) if log else (0.0, 1.0)
     low, high = min(kept), max(kept)
@@ -172,28 +150,26 @@ def bounds(values: Sequence[float], *, log: bool = False) -> tuple[float, float]
     if log:
         return low / 2, high * 2
     reach = abs(low) / 2 or 0.5
-    return low - reach, high + reach
+    return (low, low + 1.0) if low == least else (low - reach, high + reach)
 
 
-def _inked(pattern: Pattern, column: int, row: int, ascii: bool) -> bool:
+def _inked(pattern: Pattern, column: int, row: int) -> bool:
     match pattern:
         case "solid":
             return True
         case "dotted":
-            return column % 2 == 0 if ascii else column % 4 < 1 or (column + row) % 4 == 0
+            return column % 4 < 1 or (column + row) % 4 == 0
         case "dashed":
-            return column % 4 != 3 if ascii else column % 8 < 5
+            return column % 8 < 5
         case "haze":
-            return ascii or (column + row) % 2 == 0
+            return (column + row) % 2 == 0
         case "band":
-            return ascii or (column % 4 == 0 and row % 2 == 0)
+            return column % 4 == 0 and row % 2 == 0
         case "rule":
-            return column % 2 == 0 if ascii else column % 6 < 3
+            return column % 6 < 3
 
 
-def _spans(
-    trace: Trace, columns: int, rows: int, x: tuple[float, float], y: tuple[float, float], log: bool
-) -> list[tuple[int, int] | None]:
+def _spans(trace: Trace, columns: int, rows: int, x: Ends, y: Ends, log: bool) -> list[tuple[int, int] | None]:
     """The rows that a trace fills in each column, from upper to lower, joined to the column before."""
     if trace.pattern == "rule":
         row = row_of(trace.level, rows, y, log) if y[0] <= trace.level <= y[1] else None
@@ -230,3 +206,23 @@ def _bridge(values: list[float | None]) -> None:
     for (before, start), (after, end) in pairwise(known):
         for gap in range(before + 1, after):
             values[gap] = start + (end - start) * (gap - before) / (after - before)
+
+
+def _stroke(bits: int) -> str:
+    """The character of ASCII that looks most like the dots of a braille character."""
+    left, right = ([row for row in range(4) if bits & DOTS[row][side]] for side in (0, 1))
+    rows = sorted({*left, *right})
+    if not rows:
+        return " "
+    if any(b - a > 1 for a, b in (*pairwise(left), *pairwise(right))):
+        return ":"  # of a band
+    if len(rows) > 2:
+        rise = fmean(left) - fmean(right) if left and right else 0
+        return "/" if rise > 0 else "\\" if rise < 0 else "|"
+    return ("'--_" if left and right else "'..,")[rows[-1]]
+
+
+IN_ASCII = str.maketrans("…→↑↓│┃┊·─╭╮╰╯█░▲▼★●○◐‖✓✗■▁▂▃▄▅▆▇", "~>^v|!!.-++++#.^v**.~=+x#       ") | {
+    BLANK + bits: _stroke(bits) for bits in range(256)
+}
+"""What replaces characters that a font may lack, for `str.translate`."""

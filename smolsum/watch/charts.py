@@ -1,31 +1,37 @@
-"""The charts of runs: what each curve of a run has along the axis, as a `LinePlot`, and its first curve in one line.
+"""The charts of runs: the metrics of each with letters, levels and scale, its legend, its `LinePlot`, and its first
+curve in one line. What a task rewards and measures is read from the run.
 
 Where the reward of a run changes, its curves end and begin anew behind a divider. In charts of rewards each part has
 its own scale, as the values of two rewards cannot be compared.
 """
 
-import math
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from string import ascii_lowercase, digits
 
+from rich.style import Style
 from rich.text import Text
 
-from smolsum.console import duration
+from smolsum.config.targets import TOKENS
 from smolsum.runs.reader import Run
 from smolsum.runs.series import MOST_POINTS, Point, smoothed
-from smolsum.watch.braille import Ends, Pattern, PlotPoint, Trace, draw, heights
-from smolsum.watch.curves import CHARTS, RUNS, VALIDATION, ChartSpec, legend, letter_of, rewarded, shown_curves
+from smolsum.watch.braille import Ends, Pattern, PlotPoint, Trace, bounds, draw, nearest
 from smolsum.watch.formats import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, PaneText, number
 from smolsum.watch.model import Snapshot
-from smolsum.watch.plot import Chart, LinePlot, ScaledPart, can_be_log, scale, sections, without_outliers
+from smolsum.watch.plot import Axis, Chart, LinePlot, Part, can_be_log, side_by_side, without_outliers
 from smolsum.watch.widgets import Pane
 
+RUNS = "ABCDEFGHIJ"
+"""Letters of compared runs."""
+VALIDATION = "validation"
+"""Title of the chart of validations."""
+MAX_HEADLINES = 3
+"""Headline metrics in the chart of validations, besides the reward."""
+MIN_ROWS, MAX_LEGEND_ROWS = 5, 3
+"""Rows that a legend leaves for the drawing, and that it may have."""
 UNITS = {"step": "", "time": "perf/step_s", "tokens": "num_tokens"}
 """What a chart can have along it, and the metric whose sum over the steps it is."""
-LAST = {"step": "step {}", "tokens": "{} tokens"}
-"""How the last label is written."""
 MIN_ROWS_WITH_AXIS = 7
 """Rows from which a chart has an axis."""
 MIN_SPARKLINE = 4
@@ -33,63 +39,251 @@ MIN_SPARKLINE = 4
 PATTERNS: tuple[Pattern, ...] = ("solid", "dotted", "dashed")
 
 
-class Axis:
-    """The way from the steps of a run to places along a chart, and back. A run without the metric of a unit has the
-    axis of steps."""
+@dataclass(frozen=True)
+class Curve:
+    """A metric in a chart; its letter marks the end of its line."""
 
-    def __init__(self, run: Run, unit: str) -> None:
-        series = run.series.get(UNITS[unit])
-        self.unit = unit if series is not None and series.count else "step"
-        if self.unit != "step" and series is not None:
-            self._steps: Sequence[int] = series.steps
-            self._ends = list(accumulate(series.values))
-
-    def place(self, step: float) -> float:
-        """Return the place of a step: the step, or the seconds or tokens up to its end."""
-        if self.unit == "step":
-            return step
-        after = min(max(bisect_left(self._steps, step), 0), len(self._steps) - 1)
-        if self._steps[after] <= step or after == 0:
-            return self._ends[after]
-        share = (step - self._steps[after - 1]) / (self._steps[after] - self._steps[after - 1])
-        return self._ends[after - 1] + share * (self._ends[after] - self._ends[after - 1])
-
-    def step(self, place: float) -> float:
-        """Return the nearest step of a place."""
-        if self.unit == "step":
-            return place
-        after = min(bisect_left(self._ends, place), len(self._ends) - 1)
-        if after and place - self._ends[after - 1] < self._ends[after] - place:
-            after -= 1
-        return float(self._steps[after])
-
-    def points(self, points: Sequence[Point]) -> tuple[PlotPoint, ...]:
-        return tuple(PlotPoint(self.place(one.step), one.low, one.mean, one.high) for one in points)
-
-    def label(self, place: float, apart: float = math.inf) -> str:
-        """Return a place for people, with enough digits for places that are so far apart."""
-        if self.unit == "time" and apart < 60 and place >= 3600:
-            minutes, second = divmod(round(place), 60)
-            return f"{minutes // 60}:{minutes % 60:02}:{second:02}"
-        if self.unit == "time":
-            return duration(place)
-        if self.unit == "tokens" and place >= 10_000:
-            unit, name, most = (1e6, "M", 2) if place >= 1e6 else (1e3, "k", 0)
-            digits = max(most, -math.floor(math.log10(apart / unit) + 1e-9)) if math.isfinite(apart) else most
-            return f"{place / unit:.{digits}f}{name}"
-        return f"{place:.0f}"
+    metric: str
+    letter: str
+    name: str
 
 
 @dataclass(frozen=True)
-class Span:
-    """Point of a run, both ends included, and the name of the stages that they belong to."""
+class ChartSpec:
+    """A title, the curves that a run has, a band between two metrics, and named levels."""
 
-    first: float
-    last: float
-    name: str = ""
+    title: str
+    curves: Callable[[Run], list[Curve]]
+    band: tuple[str, str] | None = None
+    levels: Callable[[Run], dict[str, float]] = lambda run: {}
+    log: bool = False
+    least: float | None = None
+    """the scale begins here or below; a log scale begins here or above"""
+    by_reward: bool = False
+    """whether the values depend on what is rewarded, so that each reward has its own scale"""
 
 
-def spans_of_rewards(run: Run) -> list[Span]:
+def _fixed(*curves: tuple[str, str, str]) -> Callable[[Run], list[Curve]]:
+    return lambda run: [Curve(*curve) for curve in curves if curve[0] in run.series]
+
+
+def _rewards(run: Run) -> list[Curve]:
+    """The total reward (the sum of the signals, each times its weight), the signals by name, and the total of the
+    validations."""
+    parts = [name.removeprefix("rewards/").removesuffix("/mean") for name in run.named("rewards/", "/mean")]
+    found = _fixed(("reward", "R", "total"))(run)
+    if len(parts) > 1 or not found:
+        found += [
+            Curve(f"rewards/{name}/mean", letter, name)
+            for name, letter in zip(parts, letters(parts, taken="v"), strict=True)
+        ]
+    return found + _fixed(("validation/reward", "v", "validation"))(run)
+
+
+def _validation(run: Run) -> list[Curve]:
+    """The reward and the first headlines that are shares or scores: a count would flatten them."""
+    reward = _fixed(("validation/reward", "v", "reward"))(run)
+    heads = [(f"validation/{metric}", title) for metric, title in run.headlines.items()]
+    fitting = [
+        (metric, title)
+        for metric, title in heads
+        if metric in run.series and -1 <= run.series[metric].low <= run.series[metric].high <= 1
+    ][:MAX_HEADLINES]
+    marks = letters([title for _, title in fitting], taken="v")
+    return reward + [Curve(metric, mark, title) for (metric, title), mark in zip(fitting, marks, strict=True)]
+
+
+def letters(names: Iterable[str], *, taken: str = "") -> list[str]:
+    """Return a letter for each name: the first free one of the name, else the first free one of the alphabet."""
+    used = set(taken + RUNS[:2].lower())
+    found = []
+    for name in names:
+        free = (c for c in name.lower() + ascii_lowercase + digits if c in ascii_lowercase + digits and c not in used)
+        found.append(next(free, "?"))
+        used.add(found[-1])
+    return found
+
+
+def _length_levels(run: Run) -> dict[str, float]:
+    """The target length with its tolerance, in runs that measure it; other tasks have none."""
+    target, tolerance = run.settings.target_tokens, run.settings.tolerance_tokens
+    if run.settings.targets or run.settings.unit != TOKENS:
+        return {}  # each prompt has its own, or lengths count something else
+    if not target or "length/within_tol" not in run.series:
+        return {}
+    low, high = target - (tolerance or 0), target + (tolerance or 0)
+    sides = {f"-{tolerance}": float(low), f"+{tolerance}": float(high)} if tolerance else {}
+    return {f"target {target}" + (f", within {low}-{high}" if tolerance else ""): float(target), **sides}
+
+
+def _clip_level(run: Run) -> dict[str, float]:
+    level = run.settings.max_grad_norm
+    return {} if level is None else {f"clipped above {number(level)}": level}
+
+
+CHARTS = (
+    ChartSpec("reward", _rewards, by_reward=True),
+    ChartSpec(
+        "length in tokens",
+        _fixed(("completions/mean_length", "m", "mean"), ("length/mean_target", "t", "mean target")),
+        band=("completions/min_length", "completions/max_length"),
+        levels=_length_levels,
+    ),
+    ChartSpec("loss", _fixed(("loss", "l", "loss"))),
+    ChartSpec("grad norm", _fixed(("grad_norm", "g", "norm")), levels=_clip_level, least=0.0),
+    ChartSpec(
+        "clip fraction",
+        _fixed(
+            ("clip_ratio/low_mean", "-", "low"),
+            ("clip_ratio/high_mean", "+", "high"),
+            ("clip_ratio/region_mean", "c", "all"),
+            ("cispo_clip_ratio", "c", "cispo"),
+        ),
+        least=0.0,
+    ),
+    ChartSpec(VALIDATION, _validation, by_reward=True),
+    ChartSpec(
+        "spread in groups",
+        _fixed(("reward_std", "s", "std"), ("frac_reward_zero_std", "z", "zero-std share")),
+        least=0.0,
+        by_reward=True,
+    ),
+    # below a millionth sampler and trainer differ only by rounding
+    ChartSpec(
+        "KL, mismatch",
+        _fixed(("kl", "k", "kl"), ("sampling/mismatch_k3", "m", "sampler mismatch")),
+        log=True,
+        least=1e-6,
+    ),
+    ChartSpec(
+        "entropy, repeats",
+        _fixed(
+            ("entropy", "e", "entropy"),
+            ("completions/repeated_trigrams", "r", "repeated trigrams"),
+            ("sampling/temperature", "t", "temperature"),
+        ),
+    ),
+)
+"""In the order of the keys 1 to 9; the first `CARD` are on every first page."""
+CARD = 5
+
+
+def rewarded(weights: Mapping[str, float]) -> str:
+    """Return the signals of a stage, with the weights that are not 1."""
+    return "+".join(name if weight == 1 else f"{weight:.3g} {name}" for name, weight in weights.items())
+
+
+def chart_of(name: str) -> ChartSpec:
+    """Return the chart of a single metric."""
+    return ChartSpec(name, _fixed((name, "m", name)), by_reward=name.startswith(("reward", "validation/reward")))
+
+
+def shown_curves(snapshot: Snapshot, spec: ChartSpec) -> list[Curve]:
+    """Return the curves of the first run: all that are not hidden, or the first next to other runs."""
+    curves, hidden = spec.curves(snapshot.run), _hidden_curves(snapshot, spec)
+    return curves[:1] if snapshot.others else [curve for curve in curves if curve not in hidden]
+
+
+def _hidden_curves(snapshot: Snapshot, spec: ChartSpec) -> list[Curve]:
+    """The curves that the user has hidden. The first run next to others has none, and one is always left."""
+    curves = spec.curves(snapshot.run)
+    hidden = [curve for curve in curves if curve.metric in snapshot.options.hidden]
+    return hidden if len(hidden) < len(curves) and not snapshot.others else []
+
+
+def letter_of(snapshot: Snapshot, curve: Curve) -> str:
+    """Return the letter at the end of a curve of the first run; next to other runs, that of the run."""
+    return RUNS[0] if snapshot.others else curve.letter
+
+
+def legend(
+    snapshot: Snapshot, spec: ChartSpec, more: Sequence[str], *, room: int, width: int, height: int
+) -> tuple[Text, list[Text]]:
+    """Return the note in the frame, of at most `room` characters; where that is too short, lines below the drawing.
+
+    With enough lines every curve has its name; otherwise only its letter and value. `more` is named at the end. An
+    entry has its metric as `curve` in its `meta`, unless it is that of the only curve.
+    """
+    shown, hidden = shown_curves(snapshot, spec), _hidden_curves(snapshot, spec)
+    cursor = snapshot.options.view.cursor
+    before = [] if cursor is None else [Text(f"at step {cursor:.0f}:")]
+    behind = [*_others(snapshot, spec), *(Text(part) for part in (*[*spec.levels(snapshot.run)][:1], *more))]
+
+    def entries(*, named: bool) -> list[Text]:
+        found = []
+        for place, curve in enumerate((*shown, *hidden)):
+            several, look = len(shown) > 1 or bool(hidden), "" if curve in hidden else CURVES[place % len(CURVES)]
+            entry = Text("", Style() if [curve] == shown else Style.from_meta({"curve": curve.metric}))
+            entry.append(f"{letter_of(snapshot, curve)} " if several or snapshot.others else "", f"bold {look}".strip())
+            entry.append(f"{curve.name} " if named and several else "")
+            found.append(entry.append("off" if curve in hidden else _value(snapshot, spec, curve)))
+        return found
+
+    parts = [*before, *entries(named=True), *behind]
+    if len(note := Text("  ").join(parts)) <= room:
+        return note, []
+    lines: list[list[Text]] = []
+    for part in parts:
+        if lines and len(Text("  ").join([*lines[-1], part])) < width:
+            lines[-1].append(part)
+        else:
+            lines.append([part])
+    if len(lines) <= min(height - MIN_ROWS, MAX_LEGEND_ROWS):
+        return Text(), [Text(" ", style=DIM).append_text(Text("  ").join(line)) for line in lines]
+    parts = [*before, *entries(named=False), *behind]
+    while len(note := Text("  ").join(parts)) > room and len(parts) > 1:
+        parts.pop()
+    return note, []
+
+
+def _value(snapshot: Snapshot, spec: ChartSpec, curve: Curve) -> str:
+    """The value at the cursor, or the newest one, with the band around it; of an earlier stage, the step of the last
+    value."""
+    run, cursor = snapshot.run, snapshot.options.view.cursor
+    last = run.series[curve.metric].last_step or 0
+    if cursor is None and last < run.stage_began.get(run.stage, 0):
+        return f"until {last}"
+    value = _at(run, curve.metric, cursor)
+    if spec.band and set(spec.band) <= set(run.series):
+        low, high = (_at(run, name, cursor) for name in spec.band)
+        return f"{value} (min {low}, max {high})"
+    return value
+
+
+def _at(run: Run, metric: str, cursor: float | None) -> str:
+    """The newest value, or that of the cursor's step; a value of an earlier step has its step."""
+    if metric not in run.series:
+        return "-"
+    if cursor is None:
+        return number(run.last(metric))
+    found = run.series[metric].at(cursor)
+    if found is None:
+        return "-"
+    step, value = found
+    return number(value) if step == int(cursor) else f"{number(value)} ({step})"
+
+
+def _others(snapshot: Snapshot, spec: ChartSpec) -> list[Text]:
+    """The letter of each other run, and the value of its first curve."""
+    cursor, found = snapshot.options.view.cursor, []
+    for place, run in enumerate(snapshot.others, start=1):
+        for curve in spec.curves(run)[:1]:
+            letter = (RUNS[place], f"bold {CURVES[place % len(CURVES)]}")
+            found.append(Text.assemble(letter, f" {_at(run, curve.metric, cursor)}"))
+    return found
+
+
+def axis_of(run: Run, unit: str) -> Axis:
+    """Return the axis of a run; that of steps for a run without the metric of a unit."""
+    series = run.series.get(UNITS[unit])
+    return Axis(unit, series.steps, list(accumulate(series.values))) if series and series.count else Axis()
+
+
+def placed(points: Sequence[Point], axis: Axis) -> tuple[PlotPoint, ...]:
+    return tuple(PlotPoint(axis.place(one.step), one.low, one.mean, one.high) for one in points)
+
+
+def rewards_of(run: Run) -> list[Part]:
     """Return the parts of a run in which one reward holds: neighbouring stages with the same weights are one part."""
     parts: list[tuple[dict[str, tuple[float, float]], int, list[str]]] = []
     for stage, began in sorted(run.stage_began.items(), key=lambda item: item[1]):
@@ -101,51 +295,31 @@ def spans_of_rewards(run: Run) -> list[Span]:
         else:
             parts.append((weights, began, [stage]))
     ends = [began - 1 for _, began, _ in parts[1:]] + [max(run.step, parts[-1][1])] if parts else []
-    return [Span(began, end, ", ".join(names)) for (_, began, names), end in zip(parts, ends, strict=True)]
+    return [Part(began, end, ", ".join(names)) for (_, began, names), end in zip(parts, ends, strict=True)]
 
 
-def whole(snapshot: Snapshot) -> Ends:
-    """Return the first and the last step of all shown runs."""
-    runs = [snapshot.run, *snapshot.others]
-    first = min((run.first_step for run in runs if run.row), default=0)
-    return first, max(first, *(run.step for run in runs))
+def line_plot(snapshot: Snapshot, width: int, spec: ChartSpec) -> LinePlot:
+    """Return what a chart of this width draws."""
+    run, options, axis = snapshot.run, snapshot.options, axis_of(snapshot.run, snapshot.options.unit)
+    changes, cursor, parts = [part.first for part in rewards_of(run)[1:]], options.view.cursor, []
+    for part in parts_of(snapshot, width, spec):
+        pointed = axis.place(cursor) if cursor is not None and part.first <= cursor <= part.last else None
+        dividers = [axis.place(step) for step in changes if part.first < step <= part.last]
+        parts.append(replace(part, traces=_traces(snapshot, spec, part), dividers=dividers, cursor=pointed))
+    least = min((point.low for part in parts for trace in part.traces for point in trace.points), default=1.0)
+    log = (spec.log != (spec.title in options.logs)) and can_be_log(least, spec.least)
+    return LinePlot(parts, axis, log, spec.least)
 
 
-def in_view(snapshot: Snapshot) -> Ends:
-    """Return the first and the last step that charts show."""
-    return snapshot.options.view.ends(whole(snapshot))
-
-
-def chart(snapshot: Snapshot, width: int, height: int, spec: ChartSpec) -> PaneText:
+def chart(snapshot: Snapshot, width: int, height: int, spec: ChartSpec, plot: LinePlot | None = None) -> PaneText:
     """Return a chart of `width` x `height` characters; its legend is below it if the frame has no room."""
-    options, axis = snapshot.options, Axis(snapshot.run, snapshot.options.unit)
-    changes = [one.first for one in spans_of_rewards(snapshot.run)[1:]]
-    cursor, parts = options.view.cursor, []
-    for span, part in parts_of(snapshot, width, spec):
-        pointed = axis.place(cursor) if cursor is not None and span.first <= cursor <= span.last else None
-        dividers = [axis.place(step) for step in changes if span.first < step <= span.last]
-        traces = _traces(snapshot, spec, span, part)
-        parts.append(replace(part, traces=traces, name=span.name, dividers=dividers, cursor=pointed))
-    lows = [point.low for part in parts for trace in part.traces for point in trace.points]
-    log = (spec.log != (spec.title in options.logs)) and can_be_log(min(lows, default=1.0), spec.least)
-    title = spec.title + (" log" if log else "") + (f" smooth {options.smoothing:g}" if options.smoothing else "")
-    signals = rewarded(snapshot.run.weights())
+    plot = plot or line_plot(snapshot, width, spec)
+    smoothing, signals = snapshot.options.smoothing, rewarded(snapshot.run.weights())
+    title = spec.title + (" log" if plot.log else "") + (f" smooth {smoothing:g}" if smoothing else "")
     if spec is CHARTS[0] and signals and not snapshot.others and len(title) + len(signals) < width - 4:
         title += f": {signals}"
-    if not lows or height < 1:
+    if height < 1 or not any(trace.points for part in plot.parts for trace in part.traces):
         return PaneText(title, "", (Text(_nothing(snapshot, spec), style=DIM),))
-    plot = LinePlot(
-        parts,
-        axis.label,
-        LAST.get(axis.unit, "{}"),
-        whole=axis.unit == "step",
-        time=axis.unit == "time",
-        log=log,
-        least=spec.least,
-        ascii=options.ascii,
-        quiet=DIM,
-        marked=RED,
-    )
     with_axis = height >= MIN_ROWS_WITH_AXIS
     rows = height - with_axis
     note, below = legend(snapshot, spec, plot.beyond(), room=width - 4, width=width, height=rows)
@@ -153,53 +327,45 @@ def chart(snapshot: Snapshot, width: int, height: int, spec: ChartSpec) -> PaneT
 
 
 class RunChart(Pane, Chart):
-    """A chart of the runs of the view."""
-
     def __init__(self, spec: ChartSpec, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(self._drawing, id=id, classes=classes)
         self.spec = spec
 
     def _drawing(self, snapshot: Snapshot, width: int, height: int) -> PaneText:
-        self.view, self.whole = snapshot.options.view, whole(snapshot)
-        self.drawn = [part for _, part in parts_of(snapshot, width, self.spec)]
-        return chart(snapshot, width, height, self.spec)
-
-    def step(self, place: float) -> float:
-        """Return the step of the first run at a place along the axis."""
-        return Axis(self.snapshot.run, self.snapshot.options.unit).step(place) if self.snapshot else place
+        self.view, self.whole = snapshot.options.view, snapshot.whole
+        self.plot = line_plot(snapshot, width, self.spec)
+        return chart(snapshot, width, height, self.spec, self.plot)
 
 
 def log_is_possible(snapshot: Snapshot, spec: ChartSpec) -> bool:
     """Whether a logarithmic scale of this chart would mean something."""
-    runs = [snapshot.run, *snapshot.others]
-    series = [run.series[curve.metric] for run in runs for curve in spec.curves(run)]
+    series = [run.series[curve.metric] for run in snapshot.runs for curve in spec.curves(run)]
     return any(one.count for one in series) and can_be_log(min(one.low for one in series), spec.least)
 
 
-def parts_of(snapshot: Snapshot, width: int, spec: ChartSpec) -> list[tuple[Span, ScaledPart]]:
+def parts_of(snapshot: Snapshot, width: int, spec: ChartSpec) -> list[Part]:
     """Return the parts of a chart with their own scales, from left to right; most charts have one."""
-    first, last = in_view(snapshot)
-    own = [span for span in spans_of_rewards(snapshot.run) if span.last >= first and span.first <= last]
-    spans = [Span(max(span.first, first), min(span.last, last), span.name) for span in own]
-    if not spec.by_reward or len(spans) < 2:
-        spans = [Span(first, last)]
-    spans[-1] = replace(spans[-1], last=last)
-    spans = [span for span in spans if len(spans) == 1 or _has(snapshot, spec, span)] or [Span(first, last)]
-    found = sections([_places(snapshot, span) for span in spans], width)
-    return list(zip(spans[-len(found) :], found, strict=True))
+    (first, last), curves = snapshot.in_view, shown_curves(snapshot, spec)
+
+    def has(part: Part) -> bool:
+        found = (snapshot.run.series[curve.metric].at(part.last) for curve in curves)
+        return any(one is not None and one[0] >= part.first for one in found)
+
+    own = [part for part in rewards_of(snapshot.run) if part.last >= first and part.first <= last]
+    parts = [Part(max(part.first, first), min(part.last, last), part.name) for part in own]
+    if not spec.by_reward or len(parts) < 2:
+        parts = [Part(first, last)]
+    parts[-1] = replace(parts[-1], last=last)
+    parts = [part for part in parts if len(parts) == 1 or has(part)] or [Part(first, last)]
+    return side_by_side([replace(part, x=_ends(snapshot, part)) for part in parts], width)
 
 
-def _has(snapshot: Snapshot, spec: ChartSpec, span: Span) -> bool:
-    series = [snapshot.run.series[curve.metric] for curve in shown_curves(snapshot, spec)]
-    return any((found := one.at(span.last)) is not None and found[0] >= span.first for one in series)
-
-
-def _places(snapshot: Snapshot, span: Span) -> Ends:
-    """The ends of a span on the axis; of several runs, all of them are within."""
-    axis = Axis(snapshot.run, snapshot.options.unit)
-    low, high = axis.place(span.first), axis.place(span.last)
-    if snapshot.others and not span.name and not snapshot.options.view.steps:
-        axes = [(Axis(run, snapshot.options.unit), run) for run in snapshot.others if run.row]
+def _ends(snapshot: Snapshot, part: Part) -> Ends:
+    """The ends of a part on the axis; of several runs, all of them are within."""
+    axis = axis_of(snapshot.run, snapshot.options.unit)
+    low, high = axis.place(part.first), axis.place(part.last)
+    if snapshot.others and not part.name and not snapshot.options.view.steps:
+        axes = [(axis_of(run, snapshot.options.unit), run) for run in snapshot.others if run.row]
         low = min([low, *(each.place(run.first_step) for each, run in axes)])
         high = max([high, *(each.place(run.step) for each, run in axes)])
     return low, high
@@ -213,32 +379,31 @@ def _nothing(snapshot: Snapshot, spec: ChartSpec) -> str:
     return "nothing measured yet" if snapshot.run_state.hopeful else "this run did not measure it"
 
 
-def _traces(snapshot: Snapshot, spec: ChartSpec, span: Span, part: ScaledPart) -> list[Trace]:
+def _traces(snapshot: Snapshot, spec: ChartSpec, part: Part) -> list[Trace]:
     """The traces of a part from back to front: the band, levels, other runs, and the curves of the first run. A curve
     is in pieces that no change of reward divides; behind it, faintly, are the values that it is the mean of."""
     run, unit, smoothing = snapshot.run, snapshot.options.unit, snapshot.options.smoothing
     found: list[Trace] = []
 
     def pieces(run: Run, metric: str) -> list[list[Point]]:
-        axis, first, last = Axis(run, unit), span.first, span.last
+        axis, first, last = axis_of(run, unit), part.first, part.last
         if run is not snapshot.run and axis.unit != "step":
             first, last = axis.step(part.x[0]), axis.step(part.x[1])
-        divided = _divided(run, metric, first, last, 4 * part.columns, spans_of_rewards(run) or [span])
-        return [points for _, points in divided]
+        return [points for _, points in _divided(run, metric, (first, last), 4 * part.columns)]
 
     def add(run: Run, metric: str, look: Trace) -> None:
-        lines, axis = [], Axis(run, unit)
+        lines, axis = [], axis_of(run, unit)
         for points in pieces(run, metric):
             if smoothing or any(point.low < point.high for point in points):
-                found.append(Trace(axis.points(points), "haze", style=f"dim {look.style}"))
+                found.append(Trace(placed(points, axis), "haze", style=f"dim {look.style}"))
             means = [Point(p.step, p.mean, p.mean, p.mean) for p in smoothed(points, smoothing)]
-            lines.append(replace(look, points=axis.points(means), letter=""))
+            lines.append(replace(look, points=placed(means, axis), letter=""))
         found.extend([*lines[:-1], *(replace(line, letter=look.letter) for line in lines[-1:])])
 
     if spec.band and set(spec.band) <= set(run.series):
         for low, high in zip(*(pieces(run, name) for name in spec.band), strict=False):
             both = [Point(a.step, a.low, a.mean, b.high) for a, b in zip(low, high, strict=False)]
-            found.append(Trace(Axis(run, unit).points(both), "band", style=DIM))
+            found.append(Trace(placed(both, axis_of(run, unit)), "band", style=DIM))
     found += [Trace(pattern="rule", level=level, style=RED) for level in spec.levels(run).values()]
     for place, other in reversed([*enumerate(snapshot.others, start=1)]):
         style, pattern = CURVES[place % len(CURVES)], PATTERNS[place % len(PATTERNS)]
@@ -249,29 +414,27 @@ def _traces(snapshot: Snapshot, spec: ChartSpec, span: Span, part: ScaledPart) -
     return found
 
 
-def _divided(
-    run: Run, metric: str, first: float, last: float, most: int, spans: Sequence[Span]
-) -> list[tuple[Span, list[Point]]]:
-    """The points of a metric between two steps in each of the spans where it has any, at most so many."""
+def _divided(run: Run, metric: str, ends: Ends, most: int) -> list[tuple[float, list[Point]]]:
+    """The points of a metric between two steps, at most so many, in each part with one reward, after its first step."""
     found = []
-    for span in spans if metric in run.series else ():
-        low, high = max(span.first, first), min(span.last, last)
+    for part in rewards_of(run) or [Part(*ends)] if metric in run.series else ():
+        low, high = max(part.first, ends[0]), min(part.last, ends[1])
         if low <= high and (points := run.series[metric].points(low - 1, high, most)):
-            found.append((Span(low, high), points))
+            found.append((low, points))
     return found
 
 
 def sparkline(snapshot: Snapshot, width: int, spec: ChartSpec, *, name_width: int = NAME_WIDTH) -> Text:
     """Return one line of a chart: its title, and the newest value and the course of its first curve; those of several
     runs side by side, on one scale."""
-    runs = [snapshot.run, *snapshot.others]
+    runs = list(snapshot.runs)
     metric = next((curve.metric for run in runs for curve in spec.curves(run)[:1]), "")
     while (room := sparkline_room(width, len(runs), name_width)) < MIN_SPARKLINE and len(runs) > 2:
         runs.pop()
     line = Text(f"{spec.title[:name_width]:<{name_width}}")
     line.append("".join(f"{number(run.last(metric)):>{VALUE_WIDTH}}" for run in runs))
     for place, run in enumerate(runs if room >= MIN_SPARKLINE else ()):
-        line.append(" ").append(_course(snapshot, run, metric, spec, room), style=CURVES[place % len(CURVES)])
+        line.append(" ").append(course(snapshot, run, metric, spec, room), style=CURVES[place % len(CURVES)])
     return line
 
 
@@ -280,27 +443,22 @@ def sparkline_room(width: int, runs: int, name_width: int = NAME_WIDTH) -> int:
     return (width - name_width - VALUE_WIDTH * runs) // runs - 1
 
 
-def _course(snapshot: Snapshot, run: Run, metric: str, spec: ChartSpec, room: int) -> str:
-    """The course of a metric in the shown steps; behind a divider, it begins anew where the reward changes. All runs
-    have one scale, but each reward of a chart of rewards has its own."""
-    axis, (first, last), options = Axis(run, snapshot.options.unit), in_view(snapshot), snapshot.options
-    pieces = _divided(run, metric, first, last, MOST_POINTS, spans_of_rewards(run))
-    known = [each.series[metric] for each in (snapshot.run, *snapshot.others) if metric in each.series]
-    common = [point for series in known for point in Axis(run, "step").points(series.points(first - 1, last))]
-    begin, end = axis.place(first), axis.place(last)
-    text = ""
-    for place, (span, measured) in enumerate(pieces):
-        x = axis.place(span.first), axis.place(span.last)
-        points = axis.points(smoothed(measured, options.smoothing))
-        left, right = (round((one - begin) / (end - begin) * room) if end > begin else room for one in x)
-        text = text.ljust(left if end > begin else 0)
-        if text and place:
-            text = text[:-1] + ("|" if options.ascii else "│")
+def course(snapshot: Snapshot, run: Run, metric: str, spec: ChartSpec, room: int) -> str:
+    """Return the course of a metric in the shown steps; behind a divider, it begins anew where the reward changes. All
+    runs have one scale, but each reward of a chart of rewards has its own."""
+    axis, (first, last) = axis_of(run, snapshot.options.unit), snapshot.in_view
+    pieces = _divided(run, metric, (first, last), MOST_POINTS)
+    known = [each.series[metric] for each in snapshot.runs if metric in each.series]
+    common = [point for series in known for point in placed(series.points(first - 1, last), Axis())]
+    x, traces, dividers = (axis.place(first), axis.place(last)), [], []
+    for begin, measured in pieces:
+        points = placed(smoothed(measured, snapshot.options.smoothing), axis)
         alone = spec.by_reward and len(pieces) > 1
-        y = scale(without_outliers(points if alone else common), False, spec.least if not spec.log else None)
-        columns = max(right - len(text), 1)
-        if options.ascii:
-            text += heights(points, columns, x=x, y=y)
-        else:
-            text += "".join(char for char, _ in draw([Trace(points)], columns, 1, x=x, y=y)[0])
-    return text[:room].ljust(room)
+        low, high = bounds(without_outliers(points if alone else common), least=None if spec.log else spec.least)
+        heights = [[(value - low) / (high - low) for value in point[1:]] for point in points]
+        traces.append(Trace(tuple(PlotPoint(point.x, *each) for point, each in zip(points, heights, strict=True))))
+        dividers.append(nearest(room, x, axis.place(begin)))
+    line = [char for char, _ in draw(traces, room, 1, x=x, y=(0.0, 1.0))[0]]
+    for column in dividers[1:]:
+        line[max(column - 1, 0)] = "│"
+    return "".join(line)

@@ -5,38 +5,28 @@ import io
 import re
 from pathlib import Path
 
-from rich.box import ASCII, ROUNDED
+from rich.box import ROUNDED
 from rich.console import Console
 from rich.panel import Panel
-from rich.segment import Segments
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
-from textual.color import Color
 
-from smolsum.runs.paths import safe_name
-from smolsum.runs.reader import Run
-from smolsum.watch.charts import chart, in_view
-from smolsum.watch.curves import ChartSpec
+from smolsum.runs.paths import free_name, safe_name
+from smolsum.watch.charts import ChartSpec, chart
 from smolsum.watch.model import Snapshot
-from smolsum.watch.themes import LIGHT, Painted
 
 SIZE = (110, 32)
 """Columns and lines of the picture, whatever the terminal has."""
-BACKGROUNDS = {False: ("#121212", "#e0e0e0"), True: (LIGHT.background or "", LIGHT.foreground or "")}
-"""Background and text of a picture, by whether the theme is light."""
 
 
-def exported(snapshot: Snapshot, spec: ChartSpec, folder: Path, *, light: bool) -> str:
+def exported(snapshot: Snapshot, spec: ChartSpec, folder: Path, theme: TerminalTheme) -> str:
     """Write the chart into `folder` as SVG and CSV, and return a sentence with the paths, or with what went wrong.
     Names that are taken get a number: no file is replaced."""
     stem = f"{safe_name(snapshot.run.paths.name)}-{safe_name(spec.title.replace('/', '-'))}"
-    taken, number = stem, 1
     try:
-        while any((folder / f"{taken}{end}").exists() for end in (".svg", ".csv")):
-            number += 1
-            taken = f"{stem}-{number}"
-        found = (folder / f"{taken}.svg", folder / f"{taken}.csv")
-        for path, content in zip(found, (picture(snapshot, spec, light=light), values(snapshot, spec)), strict=True):
+        stem = free_name(stem, lambda name: any((folder / f"{name}{end}").exists() for end in (".svg", ".csv")))
+        found = (folder / f"{stem}.svg", folder / f"{stem}.csv")
+        for path, content in zip(found, (picture(snapshot, spec, theme), values(snapshot, spec)), strict=True):
             with path.open("x", encoding="utf-8", newline="") as file:
                 file.write(content)
     except OSError as error:
@@ -47,48 +37,39 @@ def exported(snapshot: Snapshot, spec: ChartSpec, folder: Path, *, light: bool) 
 def values(snapshot: Snapshot, spec: ChartSpec) -> str:
     """Return the values of a chart's curves as CSV, as they were measured: a row for each step in view of each run, and
     a column for each metric; empty where a step has none."""
-    first, last = in_view(snapshot)
-    runs = [snapshot.run, *snapshot.others]
-    metrics = list(dict.fromkeys(name for run in runs for name in _metrics(spec, run)))
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["run", "step", "stage", *metrics])
+    (first, last), runs, text = snapshot.in_view, snapshot.runs, io.StringIO()
+    curves = [curve.metric for run in runs for curve in spec.curves(run)]
+    metrics = list(dict.fromkeys([*curves, *(spec.band or ())]))
+    table = csv.DictWriter(text, ["run", "step", "stage", *metrics], restval="", lineterminator="\n")
+    table.writeheader()
     for run in runs:
-        known = {name: run.series[name] for name in metrics if name in run.series}
         rows: dict[int, dict[str, float]] = {}
-        for name, series in known.items():
-            for step, value in zip(series.steps, series.values, strict=True):
+        for name in set(metrics) & set(run.series):
+            for step, value in zip(run.series[name].steps, run.series[name].values, strict=True):
                 if first <= step <= last:
                     rows.setdefault(step, {})[name] = value
         began = sorted(run.stage_began.items(), key=lambda item: item[1])
         for step, row in sorted(rows.items()):
             stage = next((name for name, start in reversed(began) if start <= step), "")
-            table.writerow([run.paths.name, step, stage, *(row.get(name, "") for name in metrics)])
+            table.writerow({"run": run.paths.name, "step": step, "stage": stage, **row})
     return text.getvalue()
 
 
-def _metrics(spec: ChartSpec, run: Run) -> list[str]:
-    return [curve.metric for curve in spec.curves(run)] + list(spec.band or ())
-
-
-def picture(snapshot: Snapshot, spec: ChartSpec, *, light: bool) -> str:
+def picture(snapshot: Snapshot, spec: ChartSpec, theme: TerminalTheme) -> str:
     """Return a chart as SVG, in the colours of a theme."""
-    background, foreground = (Color.parse(text) for text in BACKGROUNDS[light])
     width, height = SIZE
     drawn = chart(snapshot, width - 2, height - 2, spec)
     console = Console(width=width, file=io.StringIO(), record=True, force_terminal=True, color_system="truecolor")
     frame = Panel(
         Text("\n", no_wrap=True).join(drawn.lines),
-        box=ASCII if snapshot.options.ascii else ROUNDED,
+        box=ROUNDED,
         padding=0,
         title=Text(drawn.title),
         title_align="left",
         subtitle=Text.assemble(drawn.note),
         subtitle_align="right",
     )
-    for line in console.render_lines(frame):
-        console.print(Segments(Painted(light=light).apply(line, background)))
-    theme = TerminalTheme(background.rgb, foreground.rgb, [(0, 0, 0)] * 8)
+    console.print(frame)
     return bare(console.export_svg(title=snapshot.run.paths.name, theme=theme))
 
 

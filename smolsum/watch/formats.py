@@ -6,10 +6,10 @@ from textwrap import wrap
 
 from rich.text import Text
 
-# Okabe and Ito's palette (jfly.uni-koeln.de/color, 2008), which colour-blind readers can distinguish
-SKY, ORANGE, GREEN, PURPLE, RED, YELLOW = "#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#f0e442"
+# names of the terminal's colours; the themes say how they look
+SKY, ORANGE, GREEN, PURPLE, RED, YELLOW = "blue", "yellow", "green", "magenta", "red", "bright_yellow"
 CURVES = (SKY, ORANGE, GREEN, PURPLE, YELLOW)
-DIM = "#949494"
+DIM = "bright_black"
 NAME_WIDTH, VALUE_WIDTH = 16, 9
 """Columns of lines that begin with the name of a metric and its value, in characters."""
 
@@ -37,34 +37,28 @@ class Rows:
     """columns of words, which begin at their left"""
 
 
-def wrapped(text: str, width: int, style: str = "", indent: str = "") -> list[Text]:
-    """Return a paragraph in lines of at most `width` cells."""
-    found = wrap(text, max(width, 8), initial_indent=indent, subsequent_indent=indent) or [""]
-    return [Text(line, style=style) for line in found]
+def hanging(head: Text, text: str, width: int, style: str = "") -> list[Text]:
+    """Return a paragraph in lines of at most `width` cells behind a head, below which all lines begin."""
+    lines = wrap(text, max(width - len(head), 8)) or [""]
+    return [Text.assemble(" " * len(head) if place else head, (line, style)) for place, line in enumerate(lines)]
 
 
-def cut(text: Text, width: int, *, ascii: bool = False) -> Text:
+def cut(text: Text, width: int) -> Text:
     """Return a line of at most `width` cells; a longer one is cut and ends with an ellipsis."""
-    if text.cell_len <= width:
-        return text
-    mark = "..." if ascii else "…"
-    shorter = text.copy()
-    shorter.truncate(max(width - len(mark), 0), overflow="crop")
-    return shorter.append(mark[: max(width, 0)])
+    shorter = text.copy() if width > 0 else Text()
+    shorter.truncate(width, overflow="ellipsis")
+    return shorter
 
 
-def ending(text: str, width: int, *, ascii: bool = False) -> str:
+def ending(text: str, width: int) -> str:
     """Return the end of a name in at most `width` characters: addresses differ at their end."""
-    if len(text) <= width:
-        return text
-    mark = ".." if ascii else "…"
-    return (mark + text[len(text) - max(width - len(mark), 0) :])[: max(width, 0)]
+    return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"[: max(width, 0)]
 
 
-def bar(share: float, width: int, *, ascii: bool = False) -> str:
+def bar(share: float, width: int) -> str:
     """Return a bar of `width` cells, filled to a share in [0, 1]."""
     full = round(min(max(share, 0.0), 1.0) * width)
-    return ("#" * full + "." * (width - full)) if ascii else ("█" * full + "░" * (width - full))
+    return "█" * full + "░" * (width - full)
 
 
 def number(value: float | None) -> str:

@@ -11,7 +11,7 @@ from smolsum.runs.alerts import find_alerts
 from smolsum.runs.grid_follower import GridView, grid_of
 from smolsum.runs.reader import Run
 from smolsum.runs.state import RunState, pace, run_state
-from smolsum.watch.braille import View
+from smolsum.watch.braille import Ends, View
 
 SCHEMA_VERSION = 1
 MAX_EVENTS = 10
@@ -53,6 +53,21 @@ class Snapshot:
     @cached_property
     def run_state(self) -> RunState:
         return run_state(self.run, self.now)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return (self.run, *self.others)
+
+    @cached_property
+    def whole(self) -> Ends:
+        """The first and the last step of all runs."""
+        first = min((run.first_step for run in self.runs if run.row), default=0)
+        return first, max(first, *(run.step for run in self.runs))
+
+    @property
+    def in_view(self) -> Ends:
+        """The first and the last step that charts show."""
+        return self.options.view.ends(self.whole)
 
 
 def as_document(run: Run) -> dict[str, Any]:

@@ -6,13 +6,11 @@ from rich.text import Text
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, VerticalScroll
-from textual.message import Message
 from textual.widgets import Input
 
 from smolsum.runs.samples import clean
-from smolsum.watch.charts import RunChart, sparkline
+from smolsum.watch.charts import CARD, CHARTS, VALIDATION, RunChart, chart_of, sparkline
 from smolsum.watch.completions import Completions
-from smolsum.watch.curves import CARD, CHARTS, VALIDATION, chart_of
 from smolsum.watch.formats import SKY, VALUE_WIDTH, Rows, ending, number
 from smolsum.watch.model import Snapshot
 from smolsum.watch.panes import alerts, constraints, run_log, settings, sparklines, times, workers
@@ -61,7 +59,6 @@ class ViewPage(Container):
     """
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw this moment."""
         drawn: list[Pane | RowTable | TextView] = [*self.query(Pane), *self.query(RowTable), *self.query(TextView)]
         for widget in drawn:
             widget.show(snapshot)
@@ -114,13 +111,6 @@ class Charts(ViewPage):
 class Metrics(ViewPage):
     """A row for each metric: a mark if it is pinned, name, newest value, least, greatest, course."""
 
-    class Chosen(Message):
-        """The user wants to see this metric alone."""
-
-        def __init__(self, metric: str) -> None:
-            super().__init__()
-            self.metric = metric
-
     def compose(self) -> ComposeResult:
         search = Input(placeholder="metrics with this in their name", compact=True)
         search.display = False
@@ -149,14 +139,14 @@ class Metrics(ViewPage):
             return
         room = table.size.width - 3 * VALUE_WIDTH - 16
         most = min(max(room - MIN_COURSE, MIN_COURSE), MAX_NAME)
-        shown = [ending(clean(name), most, ascii=snapshot.options.ascii) for name in names]
+        shown = [ending(clean(name), most) for name in names]
         room = max(room - max(map(len, shown)), MIN_COURSE)
         rows: list[list[str | Text]] = []
         for name, title in zip(names, shown, strict=True):
             one, style = series[name], SKY if name in snapshot.options.pinned else ""
             values = (one.last, one.low, one.high) if one.count else (one.last, None, None)
             course = sparkline(snapshot, room + VALUE_WIDTH, chart_of(name), name_width=0)
-            course = course[VALUE_WIDTH * (1 + len(snapshot.others)) :]
+            course = course[VALUE_WIDTH * len(snapshot.runs) :]
             rows.append([Text("*" if style else " ", style), Text(title, style), *map(number, values), course])
         table.fill(
             Rows("metrics", note, ["", "metric", "newest", "least", "most", "course"], rows, ("", "metric", "course"))
@@ -165,7 +155,7 @@ class Metrics(ViewPage):
     def follow(self, name: str) -> None:
         """Keep the bar on a metric whose row moves."""
         if name in self._names():
-            self.call_after_refresh(lambda: self.query_one(RowTable).to(self._names().index(name)))
+            self.call_after_refresh(lambda: self.query_one(RowTable).move_cursor(row=self._names().index(name)))
 
     def open_search(self) -> None:
         search = self.query_one(Input)
@@ -184,17 +174,12 @@ class Metrics(ViewPage):
     @on(Input.Changed)
     def _filter(self) -> None:
         if now := moment_of(self):
-            self.query_one(RowTable).to(0)
+            self.query_one(RowTable).move_cursor(row=0)
             self.show(now)
 
     @on(Input.Submitted)
     def _filtered(self) -> None:
         self.screen.set_focus(self.query_one(RowTable))
-
-    @on(RowTable.RowSelected)
-    def _selected(self) -> None:
-        if name := self.metric:
-            self.post_message(self.Chosen(name))
 
 
 def _compare() -> ViewPage:

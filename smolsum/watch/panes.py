@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from statistics import fmean, median
 
+from rich.filesize import decimal
 from rich.text import Text
 
 from smolsum.config.constraints import Constraint, parse_constraints
@@ -20,8 +21,7 @@ from smolsum.runs.reader import Run
 from smolsum.runs.records import NOTES, Status
 from smolsum.runs.samples import clean
 from smolsum.runs.state import TROUBLE, mean_step, pace, seconds_since, time_of_day
-from smolsum.watch.charts import MIN_SPARKLINE, Axis, in_view, sparkline, sparkline_room
-from smolsum.watch.curves import CHARTS, RUNS, rewarded
+from smolsum.watch.charts import CHARTS, MIN_SPARKLINE, RUNS, axis_of, rewarded, sparkline, sparkline_room
 from smolsum.watch.formats import (
     DIM,
     GREEN,
@@ -34,8 +34,8 @@ from smolsum.watch.formats import (
     bar,
     cut,
     ending,
+    hanging,
     number,
-    wrapped,
 )
 from smolsum.watch.model import Snapshot
 from smolsum.watch.results import compared_in_head, gained
@@ -77,7 +77,6 @@ SPARE_COLUMNS = ("queue", "synced")
 """Columns that are dropped for full names, in this order."""
 MARKS = {"failed": ("!!", RED), "warning": ("!", ORANGE), "note": ("", "")}
 """Mark and style of a message of the log; colour alone never carries meaning."""
-INDENT = 13
 STAMP = re.compile(r"^(\d{4}-\d\d-\d\dT[\d:.]+Z) (.*)$")
 
 
@@ -86,7 +85,7 @@ def header(snapshot: Snapshot, width: int) -> list[Text]:
     run, state = snapshot.run, snapshot.run_state
     which = f" {RUNS[0]}" if snapshot.others else ""
     style = RED if state.state in TROUBLE else STATE_STYLE.get(state.state, "")
-    mark = f"{state.mark(snapshot.options.ascii)} {state.state.upper()}"
+    mark = f"{state.mark} {state.state.upper()}"
     left = Text.assemble((f"{which} {clean(run.paths.name)} ", "bold"), " ", (mark, f"bold {style}".strip()))
     reading, total = run.read_share < 1, f"/{run.total}" if run.total else ""
     left.append(f"  reading metrics {run.read_share:.0%}" if reading else f"  step {run.step}{total}")
@@ -99,7 +98,7 @@ def header(snapshot: Snapshot, width: int) -> list[Text]:
     found = [
         duration(took.elapsed_s) if took.elapsed_s is not None else "",
         f"eta {duration(took.eta_s)}" if took.eta_s is not None and not reading else "",
-        "" if snapshot.others else " ".join(gained(run, ascii=snapshot.options.ascii)),
+        "" if snapshot.others else " ".join(gained(run)),
         f"on {clean(run.status.host)}" if run.status.host else "",
         load_of(run),
     ]
@@ -107,10 +106,10 @@ def header(snapshot: Snapshot, width: int) -> list[Text]:
     while parts and left.cell_len + len("  ".join(parts)) + 3 > width:
         parts.pop()  # state and step matter more
     right = "  ".join(parts)
-    left = cut(left, max(width - len(right) - 2, 0), ascii=snapshot.options.ascii)
+    left = cut(left, max(width - len(right) - 2, 0))
     left.pad_right(max(width - len(right) - 2 - left.cell_len, 0))
     grid = Text(f" {snapshot.grid.text} " if snapshot.grid else "", style="bold")
-    grid = cut(grid, width, ascii=snapshot.options.ascii)
+    grid = cut(grid, width)
     return [left.append(f" {right} "), _progress(snapshot, width - grid.cell_len).append_text(grid)]
 
 
@@ -129,12 +128,12 @@ def message(snapshot: Snapshot, width: int) -> Text:
     does now, or its newest event."""
     state = snapshot.run_state
     if not state.detail:
-        return cut(Text(f" {clean(_news(snapshot))}", style=DIM), width, ascii=snapshot.options.ascii)
+        return cut(Text(f" {clean(_news(snapshot))}", style=DIM), width)
     hint = WITH_KEYS.get(state.state, state.hint) if snapshot.asks else state.hint
     if (grid := snapshot.grid) and not (state.alive or grid.alive or grid.complete):
         hint = grid.command
     line = Text(f" {clean(state.detail)}{f'  -> {clean(hint)}' if hint else ''}")
-    line = cut(line, width, ascii=snapshot.options.ascii)
+    line = cut(line, width)
     line.pad_right(width - line.cell_len)
     line.stylize(f"bold reverse {RED if state.state in TROUBLE else ORANGE}")
     return line
@@ -165,7 +164,7 @@ def _sampled(status: Status) -> str:
 
 def _progress(snapshot: Snapshot, width: int) -> Text:
     """A bar for each stage, in proportion to its steps, with its name."""
-    run, ascii = snapshot.run, snapshot.options.ascii
+    run = snapshot.run
     stages = run.stages or ({"steps": run.total} if run.total else {})
     if not stages:
         line = Text(" steps are not known yet", style=DIM)
@@ -181,7 +180,7 @@ def _progress(snapshot: Snapshot, width: int) -> Text:
         label = next((text for text in (longer, label) if len(text) < room - 4), "")
         active = 0 < own < steps or (own == 0 and name == run.stage)
         line.append(label, style="bold" if active else "")
-        line.append(bar(own / steps if steps else 1.0, max(room - len(label) - 1, 1), ascii=ascii) + " ", style=SKY)
+        line.append(bar(own / steps if steps else 1.0, max(room - len(label) - 1, 1)) + " ", style=SKY)
         left -= room
     line.truncate(width, overflow="crop")
     return line
@@ -207,9 +206,8 @@ def alerts(snapshot: Snapshot, width: int, height: int | None = None) -> PaneTex
 
 def _alert(alert: Alert, width: int, *, full: bool) -> list[Text]:
     mark, style = LEVELS[alert.level]
-    first, *rest = wrapped(alert.sentence, width - 3)
-    lines = [Text.assemble((f"{mark:<3}", f"bold {style}"), first), *(Text("   ").append_text(line) for line in rest)]
-    return lines + (wrapped(f"-> {alert.advice}", width - 3, DIM, "   ") if full else [])
+    lines = hanging(Text(f"{mark:<3}", f"bold {style}"), alert.sentence, width)
+    return lines + (hanging(Text("   "), f"-> {alert.advice}", width, DIM) if full else [])
 
 
 def times(snapshot: Snapshot, width: int, height: int) -> PaneText:
@@ -232,12 +230,10 @@ def times(snapshot: Snapshot, width: int, height: int) -> PaneText:
     load = load_of(run)
     notes = [_speed(run), f"process: {load}" if load else ""]
     lines: list[Text] = []
-    speed = [line for note in notes if note for line in wrapped(note, width, DIM)]
+    speed = [line for note in notes if note for line in hanging(Text(), note, width, DIM)]
     for label, seconds in sorted(parts.items(), key=lambda part: -part[1])[: max(height - len(speed), 2)]:
         head = f"{label[:17]:<17} {seconds:>7.2f}s "
-        lines.append(
-            Text(head).append(bar(seconds / mean, max(width - len(head) - 1, 1), ascii=snapshot.options.ascii), SKY)
-        )
+        lines.append(Text(head).append(bar(seconds / mean, max(width - len(head) - 1, 1)), SKY))
     return PaneText("step time", f"{mean:.2f} s, mean of {len(steps)}", tuple([*lines, *speed][:height]))
 
 
@@ -273,14 +269,14 @@ def workers(snapshot: Snapshot, width: int, height: int) -> PaneText:
             run.in_last_step(f"workers/{name}/{key}") for key in ("lag", "tok_s", "queue", "bytes_synced")
         )
         cells = {"state": state, "lag": _whole(lag), "tok/s": _whole(speed if answers else None)}
-        cells |= {"queue": _whole(queue), "synced": _bytes(synced)}
-        shown = ending(clean(name), room - 1, ascii=snapshot.options.ascii)
+        cells |= {"queue": _whole(queue), "synced": "-" if synced is None else decimal(int(synced))}
+        shown = ending(clean(name), room - 1)
         lines.append(Text(f"{shown:<{room}}{_row(columns, cells)}", style=RED if state == "DOWN" else ""))
         if event and event.message and state != "ok":
             hint = f" -> {event.hint}" if event.hint else ""
             since = seconds_since(event.time, snapshot.now)
             ago = "" if since is None else f"{duration(since)} ago: "
-            lines += wrapped(clean(f"{ago}{event.message}{hint}"), width, ORANGE, "  ")
+            lines += hanging(Text("  "), clean(f"{ago}{event.message}{hint}"), width, ORANGE)
     return PaneText("workers", f"{up}/{len(names)}", tuple(lines[:height]))
 
 
@@ -313,21 +309,11 @@ def _whole(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
-def _bytes(value: float | None) -> str:
-    if value is None:
-        return "-"
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{number(value)} {unit}" if unit != "B" else f"{value:.0f} B"
-        value /= 1000
-    return f"{value:.1f} TB"
-
-
 def constraints(snapshot: Snapshot, width: int, height: int) -> PaneText:
     """Return how each constraint of the stage stands, as the mean of the last steps: the share of rollouts that meet it
     (or the value), what it has to be, and the multiplier. The note is the reward that the constraints cost."""
-    run, ascii = snapshot.run, snapshot.options.ascii
-    lines = [line for one in _constraints_of(run) for line in _constraint(run, one, width, ascii=ascii)]
+    run = snapshot.run
+    lines = [line for one in _constraints_of(run) for line in _constraint(run, one, width)]
     if not lines:
         return PaneText("constraints", "", (Text("this stage has none", style=DIM),), news=False)
     costs = run.recent("constraint/cost", MEAN_OVER)
@@ -336,29 +322,27 @@ def constraints(snapshot: Snapshot, width: int, height: int) -> PaneText:
 
 def _constraints_of(run: Run) -> tuple[Constraint, ...]:
     """The constraints of the run's current stage, or of its last one; none where they cannot be read."""
-    stages = run.config.get("stages")
-    named = stages if isinstance(stages, dict) else {}
-    stage = named.get(run.stage) or next(reversed(named.values()), None)
-    text = stage.get("constraints") if isinstance(stage, dict) else None
+    stages = run.settings.stages
+    stage = stages.get(run.stage) or next(reversed(stages.values()), None)
     try:
-        return parse_constraints(text if isinstance(text, str) else "")
+        return parse_constraints(stage.constraints if stage else "")
     except UsageError:
         return ()
 
 
-def _constraint(run: Run, one: Constraint, width: int, *, ascii: bool) -> list[Text]:
+def _constraint(run: Run, one: Constraint, width: int) -> list[Text]:
     """A constraint in one line, or in two where its text leaves no room for how it stands."""
     name, share = f"constraint/{one.slug}", one.level is not None
     values = run.recent(f"{name}/{'share' if share else 'mean'}", MEAN_OVER)
     if not values:  # before the first step, and where the data lack what is bounded
-        text = cut(Text(clean(one.text)), max(width - 13, 0), ascii=ascii)
+        text = cut(Text(clean(one.text)), max(width - 13, 0))
         return [Text.assemble("   ", text, ("  no value", DIM))]
     found, multiplier = fmean(values), run.last(f"{name}/multiplier")
     met = one.shortfall(found) <= 0
     state = f"{found:.1%} of {one.level:.0%}" if share else number(found)
     state += "" if multiplier is None else f"  x {multiplier:.2f}"
     mark = ("ok " if met else "!  ", GREEN if met else f"bold {ORANGE}")
-    text = cut(Text(clean(one.text)), width - 3, ascii=ascii)
+    text = cut(Text(clean(one.text)), width - 3)
     gap = width - 3 - text.cell_len - len(state)
     if gap > 0:
         return [Text.assemble(mark, text, " " * gap, state)]
@@ -366,13 +350,12 @@ def _constraint(run: Run, one: Constraint, width: int, *, ascii: bool) -> list[T
 
 
 def settings(snapshot: Snapshot, _width: int) -> PaneText:
-    """Return the resolved configuration."""
-    lines = (
-        Text(clean(f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}"))
+    lines = [
+        f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}"
         for key, value in leaves(snapshot.run.config).items()
-    )
+    ]
     title = f"config of {RUNS[0]}" if snapshot.others else "config"
-    return PaneText(title, str(snapshot.run.paths.config), tuple(lines))
+    return PaneText(title, str(snapshot.run.paths.config), tuple(Text(clean(line)) for line in lines))
 
 
 def run_log(snapshot: Snapshot, width: int) -> PaneText:
@@ -389,11 +372,10 @@ def run_log(snapshot: Snapshot, width: int) -> PaneText:
             lines.append(Text(f"attempt {attempt}{f', {day}' if day else ''}", style=f"bold {DIM}"))
         mark, style = MARKS[level]
         first, *more = message.split("\n")
-        text = wrapped(clean(first), width - INDENT, style)
         time = f"{time_of_day(stamp) or '--:--:--'}  "
         head = Text.assemble((time, DIM), (f"{mark:<3}", f"bold {style}".strip()))
-        lines += [head.append_text(text[0]), *(Text(" " * INDENT).append_text(line) for line in text[1:])]
-        lines += [Text(f"{'':{INDENT}}{clean(line)}"[:width], style=DIM) for line in more]
+        lines += hanging(head, clean(first), width, style)
+        lines += [Text(f"{'':{len(head)}}{clean(line)}"[:width], style=DIM) for line in more]
     warnings = sum(level != "note" for _, _, level, _, _ in events)
     note = f"{len(events)} message{'' if len(events) == 1 else 's'}" + (f", {warnings} marked" if warnings else "")
     return PaneText("log", note, tuple(lines) or (Text("none yet", style=DIM),))
@@ -422,7 +404,7 @@ def sparklines(snapshot: Snapshot, width: int, height: int) -> PaneText:
     several runs."""
     head = [_head(snapshot, width)] if snapshot.others or height > len(CHARTS) else []
     lines = [sparkline(snapshot, width, spec) for spec in CHARTS[: max(height - len(head), 0)]]
-    tests = [] if snapshot.others else gained(snapshot.run, ascii=snapshot.options.ascii)
+    tests = [] if snapshot.others else gained(snapshot.run)
     lines += [Text(f"{'' if tests[0].startswith('validation') else 'test split '}{'  '.join(tests)}")] if tests else []
     levels = [name for spec in CHARTS for name in [*spec.levels(snapshot.run)][:1] if name.startswith("target")]
     note, title = "  ".join([*levels, "1-9 enlarges"]), f"charts, reward: {rewarded(snapshot.run.weights())}"
@@ -439,8 +421,8 @@ def _head(snapshot: Snapshot, width: int) -> Text:
     if room >= MIN_SPARKLINE and snapshot.others:
         line += "".join(f" {name:<{room}}" for name in names)
     elif room >= MIN_SPARKLINE and snapshot.run.row:
-        axis = Axis(snapshot.run, snapshot.options.unit)
-        first, last = (axis.label(axis.place(step)) for step in in_view(snapshot))
+        axis = axis_of(snapshot.run, snapshot.options.unit)
+        first, last = (axis.label(axis.place(step)) for step in snapshot.in_view)
         last = f"step {last}" if axis.unit == "step" else last
         line += f" {first}{last:>{max(room - len(first), 1)}}"
     return Text(line, style=DIM)

@@ -1,12 +1,12 @@
-"""A chart of lines for terminals, as a Textual widget: sections with scales of their own, an axis below, dividers, a
-cursor, zoom. What it shows is a `LinePlot`. With `braille`, which draws, and the numbers of `formats` it could be a
-package: none of them imports anything else of smolsum.
+"""A chart of lines for terminals, as a Textual widget: parts with scales of their own, an axis below, dividers, a
+cursor, zoom. What it shows is a `LinePlot`. With `braille`, which draws, it could be a package: both know nothing of
+runs.
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
@@ -15,15 +15,16 @@ from textual import events
 from textual.message import Message
 from textual.widgets import Static
 
+from smolsum.console import duration
 from smolsum.watch.braille import MIN_POSITIVE, Ends, PlotPoint, Trace, View, bounds, draw, nearest, row_of
-from smolsum.watch.formats import number, power
+from smolsum.watch.formats import DIM, RED, number, power
 
 GUTTER = 8
-"""Characters of the scale on the left of a section."""
+"""Characters of the scale on the left of a part."""
 FOLLOWS = 2
 """Columns at the right end, for the letters of the curves."""
 MIN_COLUMNS = 8
-"""Characters of a section besides its scale; sections without that room are left out, the earliest first."""
+"""Characters of a part besides its scale; parts without that room are left out, the earliest first."""
 GUIDE_EVERY = 4
 TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
 ENOUGH = 20
@@ -33,119 +34,153 @@ OUTLYING = 1.5
 
 
 @dataclass(frozen=True)
-class ScaledPart:
-    """A part of a chart with its own scale."""
+class Axis:
+    """The way from steps to places along a chart, and back: the steps themselves, or the seconds or tokens up to the
+    end of each, which `sums` are at `steps`."""
 
-    x: Ends
+    unit: str = "step"
+    steps: Sequence[int] = ()
+    sums: Sequence[float] = ()
+
+    def place(self, step: float) -> float:
+        """Return the place of a step, between known ones along a straight line."""
+        if not self.steps:
+            return step
+        after = min(bisect_left(self.steps, step), len(self.steps) - 1)
+        if self.steps[after] <= step or after == 0:
+            return self.sums[after]
+        share = (step - self.steps[after - 1]) / (self.steps[after] - self.steps[after - 1])
+        return self.sums[after - 1] + share * (self.sums[after] - self.sums[after - 1])
+
+    def step(self, place: float) -> float:
+        """Return the nearest step of a place."""
+        if not self.steps:
+            return place
+        after = min(bisect_left(self.sums, place), len(self.sums) - 1)
+        if after and place - self.sums[after - 1] < self.sums[after] - place:
+            after -= 1
+        return float(self.steps[after])
+
+    def label(self, place: float, apart: float = math.inf) -> str:
+        """Return a place for people, with enough digits for places that are so far apart."""
+        if self.unit == "time" and apart < 60 and place >= 3600:
+            minutes, second = divmod(round(place), 60)
+            return f"{minutes // 60}:{minutes % 60:02}:{second:02}"
+        if self.unit == "time":
+            return duration(place)
+        if self.unit == "tokens" and place >= 10_000:
+            unit, name, most = (1e6, "M", 2) if place >= 1e6 else (1e3, "k", 0)
+            digits = max(most, -math.floor(math.log10(apart / unit) + 1e-9)) if math.isfinite(apart) else most
+            return f"{place / unit:.{digits}f}{name}"
+        return f"{place:.0f}"
+
+    def newest(self, place: float) -> str:
+        """Return the label at the right end."""
+        return {"step": "step {}", "tokens": "{} tokens"}.get(self.unit, "{}").format(self.label(place))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Steps of a chart, both ends included, that have their own scale."""
+
+    first: float
+    last: float
+    name: str = ""
+    x: Ends = (0, 0)
     """its ends along the axis"""
-    column: int
+    column: int = 0
     """the first one of its drawing"""
-    columns: int
+    columns: int = 0
     traces: Sequence[Trace] = ()
     """from back to front"""
-    name: str = ""
     dividers: Sequence[float] = ()
     """places along the axis"""
     cursor: float | None = None
 
-    def place(self, column: int) -> float | None:
-        """Return what is drawn in a column of the chart; None left and right of the drawing."""
-        at = column - self.column
-        share = at / max(self.columns - 1, 1)
-        return self.x[0] + share * (self.x[1] - self.x[0]) if 0 <= at < self.columns else None
 
-
-def sections(extents: Sequence[Ends], width: int) -> list[ScaledPart]:
-    """Return sections next to each other, as wide as their ends are apart: the last ones that have room."""
-    extents = extents[-max((width - FOLLOWS) // (GUTTER + MIN_COLUMNS + 1), 1) :]
-    room, column = width - FOLLOWS - len(extents) * (GUTTER + 1) + 1, 0
-    total, found = sum(b - a for a, b in extents) or 1.0, list[ScaledPart]()
-    for a, b in extents:
-        left = len(extents) - len(found) - 1
-        columns = room if not left else min(max(round(room * (b - a) / total), MIN_COLUMNS), room - left * MIN_COLUMNS)
-        total, room = (total - (b - a)) or 1.0, room - columns
-        found.append(ScaledPart((a, b), column + GUTTER, max(columns, 4)))
+def side_by_side(parts: Sequence[Part], width: int) -> list[Part]:
+    """Return parts next to each other, as wide as their ends are apart: the last ones that have room."""
+    parts = parts[-max((width - FOLLOWS) // (GUTTER + MIN_COLUMNS + 1), 1) :]
+    room, column = width - FOLLOWS - len(parts) * (GUTTER + 1) + 1, 0
+    total, found = sum(part.x[1] - part.x[0] for part in parts) or 1.0, list[Part]()
+    for part in parts:
+        left, apart = len(parts) - len(found) - 1, part.x[1] - part.x[0]
+        columns = room if not left else min(max(round(room * apart / total), MIN_COLUMNS), room - left * MIN_COLUMNS)
+        total, room = (total - apart) or 1.0, room - columns
+        found.append(replace(part, column=column + GUTTER, columns=max(columns, 4)))
         column += GUTTER + columns + 1
     return found
 
 
 @dataclass(frozen=True)
 class LinePlot:
-    """What a chart draws: a scale on the left of each section, letters of the curves on its right, the axis below."""
+    """What a chart draws: a scale on the left of each part, letters of the curves on its right, the axis below."""
 
-    sections: Sequence[ScaledPart]
-    label: Callable[[float, float], str] = lambda place, apart: f"{place:g}"
-    """writes a place along the axis, with digits enough for places that are so far apart"""
-    newest: str = "{}"
-    """how the last label is written"""
-    whole: bool = False
-    """nothing is between whole numbers of the axis"""
-    time: bool = False
-    """the axis is in seconds"""
+    parts: Sequence[Part] = ()
+    axis: Axis = field(default_factory=Axis)
     log: bool = False
     least: float | None = None
-    """scales begin here or below; log scales begin here or above"""
-    ascii: bool = False
-    quiet: str = "dim"
-    """style of scales and guides"""
-    marked: str = "bold"
-    """style of marks for values beyond the scale"""
+    """as in `bounds`"""
+
+    def step(self, column: int) -> float | None:
+        """Return the step that is drawn in a column; None left and right of the drawings."""
+        for part in self.parts:
+            at, (first, last) = column - part.column, part.x
+            if 0 <= at < part.columns:
+                return round(self.axis.step(first + at / max(part.columns - 1, 1) * (last - first)))
+        return None
 
     @cached_property
     def _scales(self) -> list[Ends]:
-        """The ends of the scale of each section: its values without outliers, and the levels that are near them."""
+        """The ends of the scale of each part: its values without outliers, and the levels that are near them."""
         found = []
-        for section in self.sections:
-            values = without_outliers([point for trace in section.traces for point in trace.points])
+        for part in self.parts:
+            values = without_outliers([point for trace in part.traces for point in trace.points])
             low, high = min(values, default=0.0), max(values, default=1.0)
             reach = 2 * (high - low) or abs(high) or 1.0
-            levels = [trace.level for trace in section.traces if trace.pattern == "rule"]
-            near = [level for level in levels if low - reach <= level <= high + reach]
-            found.append(scale([*values, *near], self.log, self.least))
+            levels = [trace.level for trace in part.traces if low - reach <= trace.level <= high + reach]
+            found.append(bounds([*values, *levels], log=self.log, least=self.least))
         return found
 
     def beyond(self) -> list[str]:
         """Return the greatest and the least value beyond the scales, for a legend."""
-        each = zip(self.sections, self._scales, strict=True)
-        points = [(point, y) for section, y in each for trace in section.traces for point in trace.points]
+        each = zip(self.parts, self._scales, strict=True)
+        points = [(point, y) for part, y in each for trace in part.traces for point in trace.points]
         high, low = [p.high for p, y in points if p.high > y[1]], [p.low for p, y in points if p.low < y[0]]
-        up, down = ("^", "v") if self.ascii else ("▲", "▼")
-        return [*([f"{up} {number(max(high))}"] if high else []), *([f"{down} {number(min(low))}"] if low else [])]
+        return [*([f"▲ {number(max(high))}"] if high else []), *([f"▼ {number(min(low))}"] if low else [])]
 
     def lines(self, rows: int, *, axis: bool) -> list[Text]:
         """Return so many rows, and the axis below them."""
-        each = zip(self.sections, self._scales, strict=True)
-        drawn = [self._drawn(section, y, rows) for section, y in each]
+        drawn = [self._drawn(part, y, rows) for part, y in zip(self.parts, self._scales, strict=True)]
         lines = [Text().join(pieces) for pieces in zip(*drawn, strict=True)]
         return [*lines, self._axis()] if axis else lines
 
-    def _drawn(self, section: ScaledPart, y: Ends, rows: int) -> list[Text]:
-        """The lines of a section. A curve is on top of guides, dividers and the cursor; marks of values beyond the
-        scale are over it."""
-        ascii, size, x = self.ascii, section.columns, section.x
-        drawing = draw(section.traces, size, rows, x=x, y=y, log=self.log, ascii=ascii)
-        labels, ends = self._labels(y, rows), self._ends(section, rows, y)
+    def _drawn(self, part: Part, y: Ends, rows: int) -> list[Text]:
+        """The lines of a part. A curve is on top of guides, dividers and the cursor; marks of values beyond the scale
+        are over it."""
+        size, x = part.columns, part.x
+        drawing = draw(part.traces, size, rows, x=x, y=y, log=self.log)
+        labels, ends = self._labels(y, rows), self._ends(part, rows, y)
 
         def under(row: int, column: int, char: str, style: str) -> None:
             if drawing[row][column][0] == " ":
                 drawing[row][column] = (char, style)
 
         for row in range(rows):
-            for place in section.dividers:
-                under(row, nearest(size, x, place), "!" if ascii else "┊", self.quiet)
+            for place in part.dividers:
+                under(row, nearest(size, x, place), "┊", DIM)
             for column in range(0, size, GUIDE_EVERY) if 0 < row < rows - 1 and row in labels else ():
-                under(row, column, "." if ascii else "·", self.quiet)
-        for point in (point for trace in section.traces for point in trace.points):
+                under(row, column, "·", DIM)
+        for point in (point for trace in part.traces for point in trace.points):
             if point.low < y[0]:
-                drawing[-1][nearest(size, x, point.x)] = ("v" if ascii else "▼", self.marked)
+                drawing[-1][nearest(size, x, point.x)] = ("▼", RED)
             if point.high > y[1]:
-                drawing[0][nearest(size, x, point.x)] = ("^" if ascii else "▲", self.marked)
-        for row in range(rows) if section.cursor is not None else ():
-            under(row, nearest(size, x, section.cursor or 0), "|" if ascii else "│", "bold")
-        side = ("|" if ascii else "│") if section.column == GUTTER else ("!" if ascii else "┃")
-        room, lines = self._follows(section), []
+                drawing[0][nearest(size, x, point.x)] = ("▲", RED)
+        for row in range(rows) if part.cursor is not None else ():
+            under(row, nearest(size, x, part.cursor or 0), "│", "bold")
+        room, lines = self._follows(part), []
         for row, cells in enumerate(drawing):
-            line = Text(f"{labels.get(row, ''):>{GUTTER - 1}}{side}", style=self.quiet)
+            line = Text(f"{labels.get(row, ''):>{GUTTER - 1}}{'│' if part.column == GUTTER else '┃'}", style=DIM)
             for style, group in groupby(cells, key=lambda cell: cell[1]):
                 line.append("".join(char for char, _ in group), style)
             end = ends.get(row, Text())[:room]
@@ -153,8 +188,8 @@ class LinePlot:
             lines.append(line.append_text(end))
         return lines
 
-    def _follows(self, section: ScaledPart) -> int:
-        return FOLLOWS if section is self.sections[-1] else 1
+    def _follows(self, part: Part) -> int:
+        return FOLLOWS if part is self.parts[-1] else 1
 
     def _labels(self, y: Ends, rows: int) -> dict[int, str]:
         """The ends of the scale and round numbers between them, by the row in which they are."""
@@ -163,83 +198,63 @@ class LinePlot:
         ticks = {row: value for row, value in placed.items() if 1 < row < rows - 2}
         return dict(zip([0, rows - 1, *ticks], scale_labels(y[1], y[0], [*ticks.values()], GUTTER - 1), strict=True))
 
-    def _ends(self, section: ScaledPart, rows: int, y: Ends) -> dict[int, Text]:
+    def _ends(self, part: Part, rows: int, y: Ends) -> dict[int, Text]:
         """The letters by the row in which their curves end, the front one first where several end."""
         ends: dict[int, Text] = {}
-        for trace in section.traces:
+        for trace in part.traces:
             if trace.letter and trace.points:
                 row = row_of(trace.points[-1].mean, rows, y, self.log)
                 ends[row] = Text(trace.letter, style=trace.style).append_text(ends.get(row, Text()))
         return ends
 
     def _axis(self) -> Text:
-        """The line below: both ends and the name of each section, round numbers between as far as there is room."""
-        text = ""
-        for section in self.sections:
-            columns, x = section.columns, section.x
-            first, last = (self.label(place, math.inf) for place in x)
-            last = self.newest.format(last) if section is self.sections[-1] else ""
-            named = f"{first} {section.name}"
-            if section.name and len(named) + (len(last) + 1 if last else 0) <= columns:
+        """The line below: both ends and the name of each part, round numbers between as far as there is room."""
+        text, axis = "", self.axis
+        for part in self.parts:
+            columns, x = part.columns, part.x
+            first, last = axis.label(x[0]), axis.newest(x[1]) if part is self.parts[-1] else ""
+            named = f"{first} {part.name}"
+            if part.name and len(named) + (len(last) + 1 if last else 0) <= columns:
                 first = named
             line = [" "] * columns
             line[: len(first)] = first[:columns]
             if len(first) + len(last) + 1 <= columns:
                 line[columns - len(last) :] = last
-            values = round_numbers(*x, columns // 12, time=self.time)
+            values = round_numbers(*x, columns // 12, time=axis.unit == "time")
             apart = values[1] - values[0] if len(values) > 1 else math.inf
             for value in values:
-                label = self.label(value, apart)
+                label = axis.label(value, apart)
                 start = nearest(columns, x, value) - len(label) // 2
                 free = start > 0 and "".join(line[start - 1 : start + len(label) + 1]).isspace()
-                if free and start + len(label) < columns and (not self.whole or value == round(value)):
+                if free and start + len(label) < columns and (axis.unit != "step" or value == round(value)):
                     line[start : start + len(label)] = label
-            text += " " * GUTTER + "".join(line) + " " * self._follows(section)
-        return Text(text, style=self.quiet)
+            text += " " * GUTTER + "".join(line) + " " * self._follows(part)
+        return Text(text, style=DIM)
 
 
 class Chart(Static):
     """A chart that the mouse zooms, points at and enlarges; a click on a text with a `curve` in its `meta`, such as an
     entry of a legend, hides that curve."""
 
+    plot = LinePlot()
     view = View()
     whole: Ends = (0, 0)
     """the first and the last step that there are"""
-    drawn: Sequence[ScaledPart] = ()
 
-    class Viewed(Message):
-        """The user wants to see other steps, or the values of another one."""
+    class Chosen(Message):
+        """The user wants to see other steps or the values of another one (`view`), to hide a curve or to see it again
+        (`curve`), or, without either, this chart alone."""
 
-        def __init__(self, view: View) -> None:
+        def __init__(self, chart: "Chart", view: View | None = None, curve: str = "") -> None:
             super().__init__()
-            self.view = view
-
-    class Hidden(Message):
-        """The user wants to hide a curve, or to see it again."""
-
-        def __init__(self, curve: str) -> None:
-            super().__init__()
-            self.curve = curve
-
-    class Enlarged(Message):
-        """The user wants to see this chart alone."""
-
-        def __init__(self, chart: "Chart") -> None:
-            super().__init__()
-            self.chart = chart
-
-    def step(self, place: float) -> float:
-        """Return the step at a place along the axis, where those differ."""
-        return place
+            self.chart, self.view, self.curve = chart, view, curve
 
     def on_click(self, event: events.Click) -> None:
-        curve, step = event.style.meta.get("curve"), self._step(event)
-        if curve is not None:
-            self.post_message(self.Hidden(curve))
-        elif event.chain >= 2:
-            self.post_message(self.Enlarged(self))
+        curve, step = event.style.meta.get("curve", ""), self._step(event)
+        if curve or event.chain >= 2:
+            self.post_message(self.Chosen(self, curve=curve))
         elif step is not None:
-            self.post_message(self.Viewed(self.view.pointed(self.whole, step)))
+            self.post_message(self.Chosen(self, self.view.pointed(self.whole, step)))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         self._zoom(event, 0.5)
@@ -249,23 +264,12 @@ class Chart(Static):
 
     def _zoom(self, event: events.MouseEvent, factor: float) -> None:
         event.stop()
-        self.post_message(self.Viewed(self.view.zoomed(self.whole, factor, self._step(event))))
+        self.post_message(self.Chosen(self, self.view.zoomed(self.whole, factor, self._step(event))))
 
     def _step(self, event: events.MouseEvent) -> float | None:
         """The step under the pointer."""
         at = event.get_content_offset(self)
-        places = [section.place(at.x) for section in self.drawn] if at else []
-        return next((round(self.step(place)) for place in places if place is not None), None)
-
-
-def scale(values: Sequence[float], log: bool, least: float | None) -> Ends:
-    """Return the ends of a scale; `least` as in `LinePlot`."""
-    if least is None or (least == 0 and log):
-        return bounds(values, log=log)
-    if log:
-        return bounds([max(value, least) for value in values], log=True)
-    low, high = min(*values, least, least), max(*values, least, least)
-    return (low, high) if low < high else (low, low + 1.0)
+        return self.plot.step(at.x) if at else None
 
 
 def without_outliers(points: Sequence[PlotPoint]) -> list[float]:
@@ -310,36 +314,23 @@ def scale_labels(top: float, bottom: float, ticks: Sequence[float], width: int) 
     each is closer to its value than a twentieth of the way to the next one. Where `width` is too short for that, all
     but the lowest are distances from the lowest one, with a plus."""
     values = [top, bottom, *ticks]
-    errors = [min((abs(value - other) for other in values if other != value), default=0.0) / 20 for value in values]
-    found = [_label(value, error, width) for value, error in zip(values, errors, strict=True)]
-    even = [text for text, tick in zip(tick_labels(ticks), ticks, strict=True) if math.isclose(float(text), tick)]
-    if len(even) == len(ticks) and all(len(text) <= width for text in even):
-        found[2:] = even
-    if None in found:
-        apart = [_label(value - bottom, error, width - 1) for value, error in zip(values, errors, strict=True)]
-        found = [
-            f"+{text or min(_forms(value - bottom, width - 1), key=lambda form: abs(float(form) - (value - bottom)))}"
-            for text, value in zip(apart, values, strict=True)
-        ]
+    gap = abs(ticks[1] - ticks[0]) if len(ticks) > 1 else abs(ticks[0]) if ticks else 1.0
+    even = max(0, -math.floor(math.log10(gap or 1.0) + 1e-9))
+    """decimals of the ticks"""
+    found = []
+    for place, value in enumerate(values):
+        error = min((abs(value - other) for other in values if other != value), default=0.0) / 20
+        forms = [*([f"{value:.{even}f}"] if place > 1 else []), *_forms(value)]
+        found.append(next((t for t in forms if len(t) <= width and abs(float(t) - value) <= error), ""))
+    if "" in found:
+        for place, apart in enumerate(value - bottom for value in values):
+            fitting = [text for text in _forms(apart) if len(text) < width]
+            _, nearest_one = min((abs(float(text) - apart), text) for text in fitting)
+            found[place] = f"+{nearest_one}"
         found[1] = number(bottom)
-    return [text or "" for text in found]
+    return found
 
 
-def _label(value: float, error: float, width: int) -> str | None:
-    """The shortest form of a number that is wrong by at most `error`; None if `width` is too short for it."""
-    return next((text for text in _forms(value, width) if abs(float(text) - value) <= error), None)
-
-
-def _forms(value: float, width: int) -> list[str]:
-    """The forms of a number that fit into `width` characters, the short ones first."""
-    forms = [number(value), *(f"{value:.{places}f}" for places in range(width)), *(power(value, n) for n in range(4))]
-    return [text for text in forms if len(text) <= width]
-
-
-def tick_labels(values: Sequence[float]) -> list[str]:
-    """Return round numbers at equal distances with as many decimals as their distance needs."""
-    if len(values) < 2:
-        return [number(value) if "e" in f"{value:g}" else f"{value:g}" for value in values]
-    gap = abs(values[1] - values[0])
-    places = max(0, -math.floor(math.log10(gap) + 1e-9))
-    return [f"{value:.{places}f}" for value in values]
+def _forms(value: float) -> list[str]:
+    """The forms of a number, the short ones first."""
+    return [number(value), *(f"{value:.{places}f}" for places in range(8)), *(power(value, n) for n in range(4))]

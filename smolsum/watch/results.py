@@ -12,12 +12,12 @@ from smolsum.runs.evaluation_records import MeasureInfo, Summary
 from smolsum.runs.reader import Run
 from smolsum.runs.samples import clean
 from smolsum.runs.state import TROUBLE, RunState, mean_step, pace, progress, run_state
-from smolsum.watch.curves import RUNS, rewarded
+from smolsum.watch.charts import RUNS, rewarded
 from smolsum.watch.formats import CURVES, NAME_WIDTH, ORANGE, RED, VALUE_WIDTH, Rows, ending, number
 from smolsum.watch.model import Snapshot
 
-BETTER = {"higher": ("↑", "^"), "lower": ("↓", "v"), "": ("", "")}
-"""Marks of the direction that is better, also without Unicode."""
+BETTER = {"higher": "↑", "lower": "↓", "": ""}
+"""Marks of the direction that is better."""
 CHANGE = "change"
 PLACE = "run."
 """Beginning of settings that say where a run is kept, and differ always."""
@@ -56,7 +56,7 @@ def results(snapshot: Snapshot, width: int) -> Rows:
     rows = []
     for metric in known:
         one = infos.get(metric, MeasureInfo(metric, titles[metric], form=""))
-        mark = BETTER[one.better][snapshot.options.ascii]
+        mark = BETTER[one.better]
         rows.append(
             [f"{titles[metric]} {mark}", *(_cell(row.get(metric), one, label) for label, row in columns.items())]
         )
@@ -81,12 +81,12 @@ def _shown(value: float | None, form: str) -> str:
     return number(value) if value is None or not form else format(value, form)
 
 
-def gained(run: Run, *, ascii: bool) -> list[str]:
+def gained(run: Run) -> list[str]:
     """Return when the model was last measured, then the constraint and the quality at the start and then:
     `after length:`, `on target 4.5% → 96.0%`. That is the newest evaluation of the test split, or a validation after it
     (`step 210:`). Empty before the first evaluation, and for runs whose task did not say what they are."""
     label, newest = run.newest_result
-    part, arrow = _sampled_start(run), "->" if ascii else "→"
+    part = _sampled_start(run)
     start = run.results["start"].metrics if "start" in run.results and not part else {}
     when = f"at the start{part and f' ({part})'}" if label == "start" else f"after {clean(label)}"
     now: Mapping[str, float | None] = newest.metrics
@@ -99,7 +99,7 @@ def gained(run: Run, *, ascii: bool) -> list[str]:
         first, last = start.get(one.name), now.get(one.name)
         if one.role and last is not None:
             ends = [format(value, one.form) for value in (first, last) if value is not None]
-            found.append(f"{clean(one.title)} {f' {arrow} '.join(ends[:1] if label == 'start' else ends)}")
+            found.append(f"{clean(one.title)} {' → '.join(ends[:1] if label == 'start' else ends)}")
     return [f"{when}:", *found] if found else []
 
 
@@ -109,7 +109,7 @@ def _sampled_start(run: Run) -> str:
 
 def _runs_of(snapshot: Snapshot) -> list[tuple[str, str, Run, RunState]]:
     """Letter, colour, run and state of each run of the view."""
-    runs = [snapshot.run, *snapshot.others]
+    runs = snapshot.runs
     return [
         (letter, CURVES[place % len(CURVES)], run, run_state(run, snapshot.now))
         for place, (letter, run) in enumerate(zip(RUNS, runs, strict=False))
@@ -118,13 +118,13 @@ def _runs_of(snapshot: Snapshot) -> list[tuple[str, str, Run, RunState]]:
 
 def compared_in_head(snapshot: Snapshot, room: int) -> Text:
     """Return letter, name, state and step of each other run in at most `room` characters; the names go first."""
-    ascii, line = snapshot.options.ascii, Text()
+    line = Text()
     for form in ("named", "unnamed", "short"):
         line = Text()
         for letter, colour, run, at in _runs_of(snapshot)[1:]:
             name = f"{clean(run.paths.name)} " if form == "named" else ""
             state = f"{run.step}" if form == "short" else f"{at.state.upper()} {progress(run)}"
-            line.append(f"  {letter} {name}{at.mark(ascii)} {state}", style=RED if at.state in TROUBLE else colour)
+            line.append(f"  {letter} {name}{at.mark} {state}", style=RED if at.state in TROUBLE else colour)
         if line.cell_len <= room:
             break
     return line
@@ -138,7 +138,7 @@ def states(snapshot: Snapshot, _width: int) -> Rows:
         took = pace(run, at, snapshot.now)
         times = ["-" if seconds is None else duration(seconds) for seconds in (took.elapsed_s, took.eta_s)]
         style = RED if at.state in TROUBLE else ""
-        state = Text(f"{at.mark(snapshot.options.ascii)} {at.state}", style)
+        state = Text(f"{at.mark} {at.state}", style)
         name = Text(f"{letter} {clean(run.paths.name)}", f"bold {colour}")
         hint = f"  -> {clean(at.hint)}" if at.detail and at.hint else ""
         problem = Text(f"{clean(at.detail)}{hint}", style or ORANGE)
@@ -151,7 +151,7 @@ def differences(snapshot: Snapshot, _width: int) -> Rows:
     """Return the settings that are not the same in all runs, a row for each. Those of a stage are compared between the
     runs that have it."""
     settings = []
-    for run in (snapshot.run, *snapshot.others):
+    for run in snapshot.runs:
         stages = run.settings.stages
         rewards = " > ".join(rewarded(stage.rewards) for stage in stages.values())
         settings.append({"stages": " > ".join(stages), "rewarded for": rewards, **leaves(run.config)})
@@ -182,7 +182,7 @@ def comparison(snapshot: Snapshot, _width: int) -> Rows:
     """Return the newest evaluation of each run on the test split, the newest validation and the speed, a row for each
     metric. A star marks the best value of an evaluation, where a metric has a direction and the prompts are the
     same."""
-    runs = [snapshot.run, *snapshot.others]
+    runs = snapshot.runs
     labels, summaries = zip(*(run.newest_result for run in runs), strict=True)
     titles = {metric: clean(title) for run in runs for metric, title in run.headlines.items()}
     infos = {one.name: one for summary in summaries for one in summary.measures}
@@ -201,7 +201,7 @@ def comparison(snapshot: Snapshot, _width: int) -> Rows:
             trained = [None if label in ("", "start") else v for v, label in zip(values, labels, strict=True)]
             best = _best(trained, one.better) if comparable else None
             starred |= best is not None
-            rows[f"{title} {BETTER[one.better][snapshot.options.ascii]}".rstrip()] = [
+            rows[f"{title} {BETTER[one.better]}".rstrip()] = [
                 f"{_shown(value, one.form)}{BEST if n == best else ' '}" for n, value in enumerate(values)
             ]
     for metric, title in {"reward": "reward", **titles}.items():
@@ -235,6 +235,5 @@ def _best(values: Sequence[float | None], better: str) -> int | None:
 
 def _by_run(title: str, note: str, snapshot: Snapshot, rows: Mapping[str, Sequence[str]]) -> Rows:
     """A column for each run; cells that are too wide show their ends."""
-    ascii = snapshot.options.ascii
-    cells = [[name, *(ending(one, MAX_CELL, ascii=ascii) for one in values)] for name, values in rows.items()]
+    cells = [[name, *(ending(one, MAX_CELL) for one in values)] for name, values in rows.items()]
     return Rows(title, note, ["", *(letter for letter, *_ in _runs_of(snapshot))], cells)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rich.text import Text
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -14,11 +14,12 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from smolsum.console import duration
 from smolsum.runs.listing import RunLine, RunList
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.samples import clean
 from smolsum.runs.state import TROUBLE
-from smolsum.watch.curves import RUNS
+from smolsum.watch.charts import RUNS
 from smolsum.watch.formats import DIM, RED, Rows, ending
 from smolsum.watch.panes import STATE_STYLE
 from smolsum.watch.widgets import RowTable
@@ -28,15 +29,8 @@ PORTION_S = 0.05
 REFRESH_S = 1.0
 MAX_QUEUED = 6
 """runs of a grid still to be trained that are named"""
-UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 MOST_NAME = 40
 """Characters of a run's name; of a longer one the end is shown."""
-
-
-def age(seconds: float) -> str:
-    """Return a time in its largest unit: `3d`, `5h`, `12m`, `8s`."""
-    unit = next((unit for unit, length in UNITS.items() if seconds >= length), "s")
-    return f"{seconds // UNITS[unit]:.0f}{unit}"
 
 
 class Filter(Input):
@@ -45,6 +39,14 @@ class Filter(Input):
     def check_consume_key(self, key: str, character: str | None) -> bool:
         """Return whether the line takes a key; Textual asks this before it looks for actions."""
         return key != "space" and super().check_consume_key(key, character)
+
+
+class RunTable(RowTable):
+    """A table of which one click chooses a row; the first one moves the bar in others."""
+
+    def on_click(self, event: events.Click) -> None:
+        if (row := event.style.meta.get("row", -1)) >= 0:
+            self.move_cursor(row=row, column=event.style.meta["column"])
 
 
 class RunSwitcher(ModalScreen[list[RunPaths] | None]):
@@ -72,14 +74,12 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         }.items()
     ]
 
-    def __init__(
-        self, shown: Sequence[RunPaths], *, queued: Callable[[], Sequence[str]] = tuple, ascii: bool = False
-    ) -> None:
+    def __init__(self, shown: Sequence[RunPaths], *, queued: Callable[[], Sequence[str]] = tuple) -> None:
         """`shown`: the runs of the view, which are marked if there are several. `queued` returns the names of those
         that the grid at work has not begun, in their order."""
         super().__init__()
         self._queued = queued
-        self._runs, self._ascii = RunList(shown[0].root.parent), ascii
+        self._runs = RunList(shown[0].root.parent)
         self._shown = shown[0].root
         self._at: Path | None = self._shown
         self._marked = [paths.root for paths in shown] if len(shown) > 1 else []
@@ -90,7 +90,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
     def compose(self) -> ComposeResult:
         with Vertical():
             yield Filter(placeholder="type to filter by name, state or stage", select_on_focus=False, compact=True)
-            yield RowTable()
+            yield RunTable()
             yield Static(id="queue")
             yield Static("enter shows  tab compares it, or those marked  space marks  ctrl-s sorts  esc back")
 
@@ -103,15 +103,14 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
     def _filtered(self) -> None:
         self._show()
 
-    @on(RowTable.Clicked)
-    def _clicked(self, event: RowTable.Clicked) -> None:
-        """Show the run that the mouse chose."""
-        self.dismiss([self._lines[event.row].paths])
+    @on(RowTable.RowSelected)
+    def _chosen(self, event: RowTable.RowSelected) -> None:
+        self.dismiss([self._lines[event.cursor_row].paths])
 
     def action_go(self, by: int, paged: bool) -> None:
         """Move the bar by a line or a page while the filter has the keys."""
         table = self.query_one(RowTable)
-        table.to(table.cursor_row + by * (max(table.content_size.height - 1, 1) if paged else 1))
+        table.move_cursor(row=table.cursor_row + by * (max(table.content_size.height - 1, 1) if paged else 1))
         if self._lines:
             self._at = self._lines[table.cursor_row].paths.root
 
@@ -156,33 +155,33 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         order = f"the best {self._sort} first" if self._sort else "the newest first"
         title = self._runs.problem or f"{count}{marked}, {order}, in {self._runs.folder}"
         box.border_title = Content(title)
-        table.fill(run_rows(self._lines, self._marked, table.content_size.width, ascii=self._ascii))
+        table.fill(run_rows(self._lines, self._marked, table.content_size.width))
         roots = [line.paths.root for line in self._lines]
         if roots:
             self._at = self._at if self._at in roots else roots[0]
-            table.to(roots.index(self._at))
+            table.move_cursor(row=roots.index(self._at))
         names, queue = self._queued(), self.query_one("#queue", Static)
         lines = [f"{name}  to train" for name in names[:MAX_QUEUED]]
         queue.update(Content("\n".join([*lines, f"and {len(names) - len(lines)} more"][: len(names)])))
         queue.display = bool(names)
 
 
-def run_rows(lines: Sequence[RunLine], marked: Sequence[Path], width: int, *, ascii: bool) -> Rows:
+def run_rows(lines: Sequence[RunLine], marked: Sequence[Path], width: int) -> Rows:
     """Return a row for each run; those that are `marked`, in this order, begin with the letters that they have in the
     view. The best of each result has a star. Results that have no room for a column each share one."""
-    letters, star = dict(zip(marked, RUNS, strict=False)), "*" if ascii else "★"
+    letters = dict(zip(marked, RUNS, strict=False))
     results: dict[str, Sequence[str | Text]] = {}
     for title in dict.fromkeys(title for line in lines for title in line.results):
         values = [line.results[title][1] for line in lines if title in line.results]
         best = max(values) if len(set(values)) > 1 else inf
         cells = (line.results.get(title, ("", -inf)) for line in lines)
-        results[title] = [f"{text}{star if value == best else ''}" for text, value in cells]
+        results[title] = [f"{text}{'★' if value == best else ''}" for text, value in cells]
     columns: dict[str, Sequence[str | Text]] = {
         "": [letters.get(line.paths.root, " ") for line in lines],
-        "run": [ending(clean(line.paths.name), MOST_NAME, ascii=ascii) for line in lines],
+        "run": [ending(clean(line.paths.name), MOST_NAME) for line in lines],
         "state": [
             Text(
-                f"{line.state.mark(ascii)} {line.state.state}",
+                f"{line.state.mark} {line.state.state}",
                 RED if line.state.state in TROUBLE else STATE_STYLE.get(line.state.state, DIM),
             )
             for line in lines
@@ -190,7 +189,7 @@ def run_rows(lines: Sequence[RunLine], marked: Sequence[Path], width: int, *, as
         "step": [line.progress for line in lines],
         "tested after": [clean(line.evaluated)[:12] for line in lines],
         **results,
-        "age": [age(line.age_s) for line in lines],
+        "age": [duration(line.age_s) for line in lines],
     }
     sizes = [max([len(title), *(len(cell) for cell in cells)]) + 2 for title, cells in columns.items()]
     if sum(sizes) > width:

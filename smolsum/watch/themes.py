@@ -1,7 +1,7 @@
-"""The colours of the view on dark and on light terminals, and which of the two a terminal is.
+"""The colours of the view on dark and on light terminals, which of the two a terminal is, and plain ASCII.
 
-Panes name the colours of the dark theme. On a light terminal each is replaced by one of the same hue whose contrast is
-enough there: 4.5:1 for text, 3:1 for lines (WCAG 2.2, success criteria 1.4.3 and 1.4.11).
+Panes name the terminal's own colours, and Textual shows them as the theme of the app has them: of the same hue, with a
+contrast of 4.5:1 for text and 3:1 for lines, also dimmed ones (WCAG 2.2, success criteria 1.4.3 and 1.4.11).
 """
 
 import os
@@ -11,19 +11,18 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import lru_cache
 from typing import Literal, get_args
 
 from rich.segment import Segment
-from rich.style import Style
+from rich.terminal_theme import TerminalTheme
 from textual.color import Color
-from textual.filter import LineFilter
+from textual.filter import LineFilter, NoColor
 from textual.theme import Theme
 
 from smolsum.errors import UsageError
-from smolsum.watch.formats import DIM, GREEN, ORANGE, PURPLE, RED, SKY, YELLOW
+from smolsum.watch.braille import IN_ASCII
 
 Choice = Literal["auto", "dark", "light"]
 VARIABLE = "SMOLSUM_THEME"
@@ -37,18 +36,31 @@ LIGHT = Theme(
     panel="#ececec",
     dark=False,
 )
-ON_LIGHT = {
-    SKY: "#0066a1",
-    ORANGE: "#8a5a00",
-    GREEN: "#00704f",
-    PURPLE: "#9c3b74",
-    RED: "#a83e00",
-    YELLOW: "#665f00",
-    DIM: "#5f5f5f",
+
+
+COLOURS = {
+    "black": ("#e0e0e0", "#1f1f1f"),
+    "blue": ("#56b4e9", "#0066a1"),
+    "yellow": ("#e69f00", "#7d5200"),
+    "green": ("#009e73", "#006b4b"),
+    "magenta": ("#cc79a7", "#9c3b74"),
+    "red": ("#d55e00", "#a83e00"),
+    "bright_yellow": ("#f0e442", "#615a00"),
+    "bright_black": ("#949494", "#5f5f5f"),
 }
-"""Colours that replace those of the dark theme, by name."""
-DIMMED = 0.75
-"""Part of its colour that a dimmed line keeps; Textual's half is below 3:1."""
+"""On dark (Okabe and Ito's palette, jfly.uni-koeln.de/color, 2008, which colour-blind readers can distinguish) and on
+light; the first is that of the text, which colours that the view does not name have too."""
+
+
+def _palette(background: str, *, light: bool) -> TerminalTheme:
+    names = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+    every = (*names, *(f"bright_{name}" for name in names))
+    parts = [Color.parse(COLOURS.get(name, COLOURS["black"])[light]).rgb for name in every]
+    return TerminalTheme(Color.parse(background).rgb, parts[0], parts[:8], parts[8:])
+
+
+ON_DARK, ON_LIGHT = _palette("#121212", light=False), _palette("#fafafa", light=True)
+WITHOUT_COLOUR = NoColor()
 ANSWER_S = 1.0
 """Seconds that a terminal has to report its background; those that do not know the question answer at once too."""
 LIGHT_INDICES = (7, *range(9, 16))
@@ -57,47 +69,14 @@ BRIGHT = 0.5
 """Brightness of a background, from 0 to 1, from which the terminal is light."""
 
 
-def filters(usual: Sequence[LineFilter], *, dark: bool, colour: bool) -> list[LineFilter]:
-    """Return what colours the lines of an app, next to Textual's usual filters. Its own filter for NO_COLOR leaves
-    greys."""
-    return [Painted(light=not dark), *usual] if colour else [Colourless()]
-
-
-class Colourless(LineFilter):
-    """Removes colours and keeps bold, underlined and reversed text."""
+class Ascii(LineFilter):
+    """Replaces what fonts may lack by one character of ASCII each."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return a line without colours; Textual calls this for each one."""
-        return [Segment(text, style.without_color if style else style, control) for text, style, control in segments]
+        return [Segment(text.translate(IN_ASCII), style, control) for text, style, control in segments]
 
 
-class Painted(LineFilter):
-    """Puts the colours of the light theme in the place of those of the dark one, and dims less than Textual."""
-
-    def __init__(self, *, light: bool) -> None:
-        super().__init__()
-        self._light = light
-
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return a line in the colours of the theme; Textual calls this for each one."""
-        return [
-            Segment(text, style and _painted(style, background, self._light), control)
-            for text, style, control in segments
-        ]
-
-
-@lru_cache(maxsize=1024)
-def _painted(style: Style, background: Color, light: bool) -> Style:
-    if style.color is None:
-        return style
-    color = Color.from_rich_color(style.color)
-    if light and style.color.name in ON_LIGHT:
-        color = Color.parse(ON_LIGHT[style.color.name])
-    elif not style.dim:
-        return style
-    if style.dim:
-        color = background.blend(color, DIMMED)
-    return style + Style(color=color.rich_color, dim=False)
+TO_ASCII = Ascii()
 
 
 def is_light(choice: Choice, environ: Mapping[str, str], ask: Callable[[], str]) -> bool:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
+from rich.text import Text
 from textual import events, on
 from textual.app import App, ComposeResult
-from textual.content import Content
 from textual.filter import LineFilter
 from textual.reactive import reactive
-from textual.screen import Screen
 from textual.widgets import Footer, Input, Static, TabbedContent, TabPane, Tabs
 
 from smolsum.runs.grid_follower import GridFollower
@@ -23,7 +22,7 @@ from smolsum.watch.completions import Completions
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.pages import PAGES, Overview, ViewPage
 from smolsum.watch.panes import header, message
-from smolsum.watch.themes import DARK, LIGHT, filters
+from smolsum.watch.themes import DARK, LIGHT, ON_DARK, ON_LIGHT, TO_ASCII, WITHOUT_COLOUR
 from smolsum.watch.widgets import RowTable
 
 POLL_S = 0.5
@@ -41,25 +40,6 @@ class Tabbed(TabPane):
         event.prevent_default()
 
 
-class KeyLine(Footer):
-    """The keys that work now, made anew only where they are others: Textual's footer is, whenever the focus moves."""
-
-    _made_of: object = None
-
-    def bindings_changed(self, screen: Screen[object]) -> None:
-        """Draw the keys if they have changed; Textual calls this when they may have."""
-        if screen is not self.screen:
-            return
-        now = [
-            (one.binding.key, one.binding.description, one.enabled)
-            for one in screen.active_bindings.values()
-            if one.binding.show
-        ]
-        if now != self._made_of:
-            self._made_of = now
-            super().bindings_changed(screen)
-
-
 class RunView(App[None]):
     """Shows runs from one model, which follows them, on pages with tabs; its keys are in `WatchApp`."""
 
@@ -68,7 +48,7 @@ class RunView(App[None]):
     TabbedContent { height: 1fr; } TabPane { padding: 0; height: 1fr; } ContentSwitcher { height: 1fr; }
     Tabs, ContentTabs { height: 1; } Tabs Underline { display: none; }
     Tab { color: $foreground 85%; padding: 0 1; } Tab.-active { text-style: bold reverse; color: $foreground; }
-    KeyLine { background: $background; } FooterKey { background: $background; color: $foreground; }
+    Footer { background: $background; } FooterKey { background: $background; color: $foreground; }
     FooterKey .footer-key--key, FooterKey .footer-key--description { background: $background; color: $foreground 85%; }
     FooterKey .footer-key--key { text-style: bold; color: $foreground; }
     FooterKey.-command-palette { border: none; margin: 0; padding: 0 1; }
@@ -81,10 +61,7 @@ class RunView(App[None]):
     Pane, RowTable, TextView { border: round $foreground 50%; border-title-color: $foreground;
                                border-subtitle-color: $foreground; border-title-style: bold; }
     RowTable, TextView, VerticalScroll { scrollbar-color: $foreground; scrollbar-background: $background; }
-    App.-ascii Pane, App.-ascii RowTable, App.-ascii TextView { border: ascii $foreground 50%; }
-    App.-ascii RowTable, App.-ascii TextView, App.-ascii VerticalScroll { scrollbar-size: 0 0; }
     RunSwitcher RowTable { border: none; }
-    App.-ascii InputDialog > Vertical, App.-ascii RunSwitcher > Vertical { border: ascii $foreground; }
     """
     moment: reactive[Snapshot | None] = reactive(None, always_update=True)
     """what all widgets are drawn from"""
@@ -107,12 +84,10 @@ class RunView(App[None]):
         self.VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-high"), (55, "-higher")]
         self.register_theme(LIGHT)
         self.theme = LIGHT.name if light else DARK
-        usual = super().get_line_filters()
-        self._filters_on = {dark: filters(usual, dark=dark, colour=not self.no_color) for dark in (False, True)}
+        self.ansi_theme_dark, self.ansi_theme_light = ON_DARK, ON_LIGHT
         self.animation_level = "none"
         self.readonly, self._choosing, self._following = readonly, choosing, following
         self.options = options or ViewOptions()
-        self.set_class(self.options.ascii, "-ascii")
         self.watched, self.others = run, tuple(others)
         self._grid = GridFollower(run.paths.root.parent)
         self._grid.poll()
@@ -120,8 +95,9 @@ class RunView(App[None]):
         self._states: list[str] = []
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return how lines are coloured; Textual calls this for each one."""
-        return self._filters_on[self.current_theme.dark]
+        """Return what changes each line. (Textual's own filter for NO_COLOR leaves greys.)"""
+        colours = [WITHOUT_COLOUR] if self.no_color else super().get_line_filters()
+        return [*colours, *([TO_ASCII] if self.options.ascii else [])]
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
@@ -129,7 +105,7 @@ class RunView(App[None]):
             for name in PAGES:
                 yield Tabbed(name, id=name)
         yield Static(id="message")
-        yield KeyLine(compact=True)
+        yield Footer(compact=True)
 
     async def on_mount(self) -> None:
         self._look_first()
@@ -147,7 +123,6 @@ class RunView(App[None]):
     # the model
 
     def snapshot(self) -> Snapshot:
-        """Return this moment of the run."""
         found = Snapshot(self.watched, self.options, self.others, grid=self._grid.view(self.watched.paths))
         return replace(found, asks=not self.readonly and found.run_state.answers)
 
@@ -163,7 +138,6 @@ class RunView(App[None]):
             self.moment = self.snapshot()
 
     def watch_moment(self, before: Snapshot | None, now: Snapshot | None) -> None:
-        """Draw everything from a new moment."""
         if now is None or not self.is_running:
             return
         self._tick(now)
@@ -178,7 +152,7 @@ class RunView(App[None]):
         base = self.screen_stack[0]
         for name, lines in (("#head", header(now, self.size.width)), ("#message", [message(now, self.size.width)])):
             for widget in base.query(name).results(Static):  # none while the view closes
-                widget.update(Content("\n").join(map(Content.from_rich_text, lines)))
+                widget.update(Text("\n").join(lines))
 
     def _look_first(self) -> None:
         for run in (self.watched, *self.others):
@@ -229,7 +203,6 @@ class RunView(App[None]):
         self.draw()
 
     def say(self, text: str) -> None:
-        """Show a sentence for a few seconds."""
         self.clear_notifications()
         self.notify(text, timeout=SAY_S, markup=False)
 
@@ -237,7 +210,6 @@ class RunView(App[None]):
 
     @property
     def at(self) -> str:
-        """The name of the open page."""
         return self.screen_stack[0].query_one(TabbedContent).active or next(iter(PAGES))
 
     @property
@@ -247,7 +219,6 @@ class RunView(App[None]):
 
     @property
     def browser(self) -> Completions | None:
-        """The completions of the open page."""
         page = self.page
         shown = page.children[-1] if isinstance(page, Overview) and page.children else page
         return shown if isinstance(shown, Completions) else None

@@ -6,22 +6,21 @@ from typing import ClassVar, cast
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
-from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.coordinate import Coordinate
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.visual import VisualType
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static
 
-from smolsum.watch.formats import PaneText, Rows, cut
+from smolsum.watch.formats import PaneText, Rows
 from smolsum.watch.model import Snapshot
 
 Draw = Callable[[Snapshot, int, int], PaneText]
+DrawText = Callable[[Snapshot, int], PaneText]
 MOST_LINES = 12
 """Lines of a pane that is as high as what it says, at most."""
 CONTEXT = 2
@@ -37,11 +36,7 @@ def moment_of(widget: Widget) -> Snapshot | None:
 
 def label(widget: Widget, title: str, note: str | Text) -> None:
     """Write the title of a widget on its frame, and the note as far as there is room."""
-    now = moment_of(widget)
-    shown = Text.assemble(note)
-    if widget.outer_size.width:
-        shown = cut(shown, widget.outer_size.width - 6, ascii=now is not None and now.options.ascii)
-    widget.border_title, widget.border_subtitle = Content(title), Content.from_rich_text(shown)
+    widget.border_title, widget.border_subtitle = Content(title), Text.assemble(note)
 
 
 class Pane(Static):
@@ -57,13 +52,7 @@ class Pane(Static):
         super().__init__(id=id, classes=classes)
         self._draw = draw
 
-    @property
-    def snapshot(self) -> Snapshot | None:
-        """The moment that the view shows."""
-        return moment_of(self)
-
     def show(self, snapshot: Snapshot) -> None:
-        """Draw this moment."""
         auto = self.styles.is_auto_height
         size = self.content_size
         width = size.width or (self.container_size.width - self.gutter.width)
@@ -72,11 +61,11 @@ class Pane(Static):
         drawn = self._draw(snapshot, width, MOST_LINES if auto else size.height)
         self.set_class(not drawn.news, "-quiet")
         label(self, drawn.title, drawn.note)
-        self.update(Content("\n").join(Content.from_rich_text(line) for line in drawn.lines))
+        self.update(Text("\n").join(drawn.lines))
 
     def on_resize(self) -> None:
-        if self.snapshot:
-            self.show(self.snapshot)
+        if now := moment_of(self):
+            self.show(now)
 
 
 class RowTable(DataTable[VisualType], inherit_bindings=False):
@@ -96,25 +85,12 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
         Binding("enter", "select_cursor", "open", show=False, tooltip="what is under the bar"),
     ]
 
-    class Clicked(Message):
-        """The mouse was pressed on a row."""
-
-        def __init__(self, row: int) -> None:
-            super().__init__()
-            self.row = row
-
-    def on_click(self, event: events.Click) -> None:
-        if (row := event.style.meta.get("row", -1)) >= 0:
-            self.post_message(self.Clicked(row))
-
     def __init__(self, draw: Callable[[Snapshot, int], Rows] | None = None, *, id: str | None = None) -> None:
         """`draw` makes the rows of a table without a bar from each moment of the run; other tables are filled."""
         super().__init__(id=id, show_cursor=draw is None, cursor_type="row", cell_padding=1)
         self._draw = draw
-        self._titles: list[str] = []
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw this moment."""
         if self._draw:
             self.fill(self._draw(snapshot, self.size.width))
 
@@ -123,9 +99,8 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
         titles, left = found.titles, found.left
         rows = [[self._cell(one, title in left) for title, one in zip(titles, row, strict=True)] for row in found.rows]
         label(self, found.title, found.note)
-        if [*titles] != self._titles:
+        if [*titles] != [str(column.label) for column in self.ordered_columns]:
             self.clear(columns=True)
-            self._titles = [*titles]
             for title in titles:
                 self.add_column(self._cell(title, title in left), width=0)
         # Textual measures new cells only once it is idle, and keeps what it drew before that
@@ -152,15 +127,6 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
         text.no_wrap, text.overflow = True, "ellipsis"
         return text
 
-    def forget(self) -> None:
-        """Be empty, so that the next rows begin at the top."""
-        self.clear(columns=True)
-        self._titles = []
-
-    def to(self, row: int) -> None:
-        """Move the bar to a row, or to the nearest one."""
-        self.move_cursor(row=min(max(row, 0), max(self.row_count - 1, 0)))
-
 
 class TextView(VerticalScroll, can_focus=False):
     """A framed text that scrolls, and that the mouse selects: Textual's log widgets know either styles or selection."""
@@ -170,13 +136,7 @@ class TextView(VerticalScroll, can_focus=False):
     TextView > Static { height: auto; }
     """
 
-    def __init__(
-        self,
-        draw: Callable[[Snapshot, int], PaneText] | None = None,
-        *,
-        newest_last: bool = False,
-        id: str | None = None,
-    ) -> None:
+    def __init__(self, draw: DrawText | None = None, *, newest_last: bool = False, id: str | None = None) -> None:
         """`draw` makes the text from each moment of the run; without it the view is filled."""
         super().__init__(id=id)
         self._draw, self._newest_last = draw, newest_last
@@ -186,7 +146,6 @@ class TextView(VerticalScroll, can_focus=False):
         yield Static()
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw this moment."""
         if self._draw:
             self.fill(self._draw(snapshot, max(self.size.width - SCROLLBAR, MIN_WIDTH)))
 
@@ -205,7 +164,7 @@ class TextView(VerticalScroll, can_focus=False):
         label(self, found.title, found.note)
         if (self._text.plain, self._text.spans) != (text.plain, text.spans):
             self._text = text
-            self.query_one(Static).update(Content.from_rich_text(text))
+            self.query_one(Static).update(text)
 
     def begin(self, place: int = 0) -> None:
         """Scroll to the line with a character of the text; at the first page the text begins at its top."""

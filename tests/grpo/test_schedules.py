@@ -20,7 +20,7 @@ from smolsum.rollout.remote_source import RemoteSource
 from smolsum.rollout.source import GroupRequest
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
-from smolsum.watch.curves import CHARTS
+from smolsum.watch.charts import CHARTS
 
 STEPS = 4
 SETTINGS = {

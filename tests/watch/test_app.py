@@ -190,7 +190,8 @@ def test_no_color(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         black = Color(0, 0, 0)
         styles = [s.style for strip in strips for s in strip.apply_filter(filtering, black) if s.style]
         assert any(style.reverse for style in styles)
-        assert all(style.color is None and style.bgcolor is None for style in styles)
+        used = [color for style in styles for color in (style.color, style.bgcolor) if color]
+        assert all(color.is_default for color in used)  # the terminal's own
 
     drive(WatchApp(Run(make_run(tmp_path))), script)
 
@@ -305,7 +306,11 @@ def test_log_page(tmp_path: Path) -> None:
         text = screen(app)
         assert text.index("out of luck -> try again") < text.index("Traceback (most") < text.index("LuckError")
         assert "not finite" not in text
-        await walk(app, pilot, ("pageup pageup pageup", "!  loss of step 7 not finite", "attempt 1, 2026-11-20"))
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: len(screen(app).splitlines()) == 24 and "LuckError" in screen(app))
+        await walk(app, pilot, ("pageup " * 5, "!  loss of step 7 not finite", "attempt 1, 2026-11-20"))
+        append(paths.events, [{"attempt": 2, "kind": "warning", "message": "one more", "time": stamp(301)}])
+        await walk(app, pilot, ("", "66 messages", "attempt 1, 2026-11-20"), ("pagedown " * 6, "one more"))
 
     drive(WatchApp(Run(paths)), script)
 

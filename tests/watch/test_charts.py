@@ -15,20 +15,21 @@ from support.watching import BEGAN, STEP_S, append, golden, make_run, row
 from smolsum.runs.reader import Run, read_run
 from smolsum.watch.braille import View
 from smolsum.watch.charts import (
+    CHARTS,
     MIN_ROWS_WITH_AXIS,
-    Axis,
+    axis_of,
     chart,
-    in_view,
+    chart_of,
+    letters,
+    line_plot,
     log_is_possible,
     parts_of,
-    spans_of_rewards,
-    whole,
+    rewards_of,
 )
-from smolsum.watch.curves import CHARTS, chart_of, letters
-from smolsum.watch.formats import PaneText
+from smolsum.watch.formats import SKY, PaneText
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.panes import header, sparklines
-from smolsum.watch.plot import GUTTER, round_numbers, scale_labels, tick_labels, without_outliers
+from smolsum.watch.plot import GUTTER, round_numbers, scale_labels, without_outliers
 
 NOW = BEGAN + timedelta(seconds=200)
 REWARD, TOKENS, LOSS, GRAD, VALIDATION = (CHARTS[n] for n in (0, 1, 2, 3, 5))
@@ -78,11 +79,11 @@ def test_each_reward_has_its_scale(tmp_path: Path) -> None:
     shown = text(found, REWARD, 76, 14)
     golden("chart-stages.txt", shown + text(found, VALIDATION, 76, 14) + text(found, GRAD, 76, 14))
     parts = parts_of(found, 76, REWARD)
-    spans = [(span.first, span.last, span.name) for span, _ in parts]
+    spans = [(part.first, part.last, part.name) for part in parts]
     assert spans == [(1, 40, "length"), (41, 80, "quality")]
     assert all(name in shown for name in ("1 length", "41 quality"))
     rewards = [line for line in shown.splitlines() if "┃" in line]
-    assert {line.index("┃") for line in rewards} == {parts[1][1].column - 1}
+    assert {line.index("┃") for line in rewards} == {parts[1].column - 1}
     assert "5.8" in rewards[0].split("┃")[0][-6:]
 
 
@@ -90,11 +91,8 @@ def test_each_reward_has_its_scale(tmp_path: Path) -> None:
     st.lists(st.tuples(*[st.floats(-1e9, 1e9, allow_subnormal=False)] * 3), min_size=2, max_size=12),
     st.integers(30, 120),
     st.integers(4, 16),
-    st.booleans(),
 )
-def test_every_row_of_a_chart_has_its_width(
-    values: list[tuple[float, float, float]], width: int, height: int, ascii: bool
-) -> None:
+def test_every_row_of_a_chart_has_its_width(values: list[tuple[float, float, float]], width: int, height: int) -> None:
     """Wherever the curves end, also two or three of them in one row."""
     half, names = len(values) // 2, ("reward", "rewards/length/mean", "rewards/meteor/mean")
     rows = [
@@ -102,20 +100,20 @@ def test_every_row_of_a_chart_has_its_width(
         for step, each in enumerate(values, start=1)
     ]
     with TemporaryDirectory() as folder:
-        found = two_rewards(Path(folder), rows, ViewOptions(ascii=ascii))
+        found = two_rewards(Path(folder), rows)
     lines = [line.plain for line in chart(found, width, height, REWARD).lines]
-    drawn = [number for number, line in enumerate(lines) if line[GUTTER - 1 : GUTTER] == ("|" if ascii else "│")]
+    drawn = [number for number, line in enumerate(lines) if line[GUTTER - 1 : GUTTER] == "│"]
     axis = [drawn[-1] + 1] if height >= MIN_ROWS_WITH_AXIS else []
     assert {len(lines[number]) for number in (*drawn, *axis)} == {width}
-    divider, parts = "!" if ascii else "┃", parts_of(found, width, REWARD)
-    assert all(lines[number][part.column - 1] == divider for number in drawn for _, part in parts[1:])
+    parts = parts_of(found, width, REWARD)
+    assert all(lines[number][part.column - 1] == "┃" for number in drawn for part in parts[1:])
 
 
 def test_no_line_crosses_a_change_of_reward(tmp_path: Path) -> None:
     """In charts with one scale too: between the last step before and the first one after there is a gap."""
     found = two_rewards(tmp_path)
     run = found.run
-    assert [(span.first, span.last) for span in spans_of_rewards(run)] == [(1, 40), (41, 80)]
+    assert [(span.first, span.last) for span in rewards_of(run)] == [(1, 40), (41, 80)]
     lines = chart(replace(found, options=ViewOptions(view=View(4, 42))), 76, 14, GRAD).lines
     drawn = [cells(line.plain[8:74]) for line in lines[:-1]]
     empty = [column for column in range(66) if all(line[column] == " " for line in drawn)]
@@ -156,7 +154,7 @@ def test_zoom_and_pan_reach_every_step(tmp_path: Path) -> None:
     """Of 20,000 steps any few can be looked at, exactly; at the right end the view follows again."""
     found = long_run(tmp_path, [1 + n % 97 for n in range(1, 20_001)])
 
-    ends = whole(found)
+    ends = found.whole
 
     def at(view: View) -> Snapshot:
         return replace(found, options=ViewOptions(view=view))
@@ -164,14 +162,14 @@ def test_zoom_and_pan_reach_every_step(tmp_path: Path) -> None:
     view = View().pointed(ends, 7000)
     for _ in range(11):
         view = view.zoomed(ends, 0.5)
-    first, last = in_view(at(view))
+    first, last = at(view).in_view
     assert first <= 7000 <= last <= first + 9
     assert f"at step 7000:  {1 + 7000 % 97}" in chart(at(view), 100, 20, GRAD).note
     view = view.panned(ends, 1)
     assert view.ends(ends)[0] > first
     view = View(64, 19_990).panned(ends, 1)
     assert view.end is None
-    assert in_view(at(view)) == (20_000 - 63, 20_000)
+    assert at(view).in_view == (20_000 - 63, 20_000)
     assert View(64, 70.0).panned(ends, -1).end == 64
     for _ in range(20):
         view = view.zoomed(ends, 2.0)
@@ -181,7 +179,7 @@ def test_zoom_and_pan_reach_every_step(tmp_path: Path) -> None:
 def test_the_cursor_stays_within_the_run(tmp_path: Path) -> None:
     """It begins at the newest step, stops at both ends, and takes the window along."""
     found = snapshot_of(tmp_path)
-    ends = whole(found)
+    ends = found.whole
     assert View().stepped(ends, -1, 100).cursor == 60
     assert [View().pointed(ends, step).cursor for step in (1000, -5)] == [60, 1]
     assert View(10).pointed(ends, 20).ends(ends) == (20, 29)
@@ -192,11 +190,10 @@ def test_the_cursor_stays_within_the_run(tmp_path: Path) -> None:
 
 
 def test_a_column_has_the_step_that_is_drawn_there(tmp_path: Path) -> None:
-    parts = [part for _, part in parts_of(two_rewards(tmp_path), 76, REWARD)]
-    ends = [(part.column, part.column + part.columns - 1) for part in parts]
-    drawn = [[part.place(column) for column in pair] for part, pair in zip(parts, ends, strict=True)]
-    assert drawn == [[1, 40], [41, 80]]
-    assert [part.place(0) for part in parts] == [None, None]
+    plot = line_plot(two_rewards(tmp_path), 76, REWARD)
+    ends = [(part.column, part.column + part.columns - 1) for part in plot.parts]
+    assert [[plot.step(column) for column in pair] for pair in ends] == [[1, 40], [41, 80]]
+    assert [plot.step(column) for column in (0, ends[0][1] + 1)] == [None, None]
 
 
 @pytest.mark.parametrize(("unit", "end"), [("step", "step 60"), ("time", "2m00s"), ("tokens", "61k tokens")])
@@ -204,7 +201,7 @@ def test_by_step_time_or_tokens(tmp_path: Path, unit: str, end: str) -> None:
     """60 steps of 2 s and 1,024 tokens; a place between two steps is in proportion between their ends."""
     found = snapshot_of(tmp_path, ViewOptions(unit=unit))
     assert chart(found, 60, 14, LOSS).lines[-1].plain.strip().endswith(end)
-    axis, size = Axis(found.run, unit), {"step": 1, "time": STEP_S, "tokens": 1024}[unit]
+    axis, size = axis_of(found.run, unit), {"step": 1, "time": STEP_S, "tokens": 1024}[unit]
     assert all(axis.step(axis.place(step)) == step for step in (1, 17, 60))
     assert [axis.place(step) for step in (2, 2.5, 3)] == [2 * size, 2.5 * size, 3 * size]
 
@@ -214,9 +211,9 @@ def test_dense_charts_have_a_mean(tmp_path: Path) -> None:
     found = long_run(tmp_path, [float(n % 2) for n in range(4000)])
     lines = chart(found, 60, 14, GRAD).lines
     styles = {span.style for span in lines[6].spans}
-    assert "dim #56b4e9" not in {span.style for span in lines[6].spans if span.start >= 8}
-    assert "#56b4e9" in styles
-    assert {span.style for span in lines[2].spans if 8 <= span.start < 56} == {"dim #56b4e9"}
+    assert f"dim {SKY}" not in {span.style for span in lines[6].spans if span.start >= 8}
+    assert SKY in styles
+    assert {span.style for span in lines[2].spans if 8 <= span.start < 56} == {f"dim {SKY}"}
 
 
 def test_smoothing_says_so_and_keeps_what_was_measured(tmp_path: Path) -> None:
@@ -256,8 +253,8 @@ def test_round_numbers() -> None:
     assert round_numbers(0.13, 0.97, 5) == pytest.approx([0.2, 0.4, 0.6, 0.8])
     assert round_numbers(0, 95, 4, time=True) == [0, 30, 60, 90]
     assert round_numbers(1, 1, 4) == []
-    assert tick_labels([-0.2, 0.0, 0.2]) == ["-0.2", "0.0", "0.2"]
-    assert tick_labels([20, 40]) == ["20", "40"]
+    assert scale_labels(0.31, -0.3, [-0.2, 0.0, 0.2], 7)[2:] == ["-0.2", "0.0", "0.2"]
+    assert scale_labels(50, 10, [20, 40], 7)[2:] == ["20", "40"]
 
 
 def test_every_label_of_a_scale_is_different(tmp_path: Path) -> None:

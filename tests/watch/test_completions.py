@@ -56,7 +56,7 @@ def test_hits_in_evaluations(tmp_path: Path) -> None:
     play(
         evaluated(tmp_path),
         ("slash =winding enter", "rollout 1 of start-test, test-1", "meteor 0"),
-        ("enter", "test-1 over time 2/2", "a short summary"),
+        ("enter", "2/2 test-1 over time", "a short summary"),
         ("escape", "hit 1/1 /winding"),
     )
 
@@ -102,13 +102,13 @@ def test_one_prompt_over_time(tmp_path: Path) -> None:
     append(paths.completions(30), completions(30, 80))
     play(
         paths,
-        (f"{PAGE} h", "train-0001 over time 3/3", "│ step 1 ", "│ step 30 ", "│ step 60 ", "of step 60,"),
+        (f"{PAGE} h", "3/3 train-0001 over time", "│ step 1 ", "│ step 30 ", "│ step 60 ", "of step 60,"),
         ("[", "rollout 1 of step 30, train-0001"),
         ("left N", "rollout 1 of step 1, train-0001"),
         ("}", "of step 60"),
         ("up enter", " step 30 prompt 1/2"),
         ("h h", Gone("over time")),
-        ("slash =train-0011 enter h", "train-0011 over time 1/1"),
+        ("slash =train-0011 enter h", "1/1 train-0011 over time"),
     )
 
 
@@ -206,7 +206,7 @@ def test_all_keys_are_in_the_help_of_a_small_terminal(tmp_path: Path) -> None:
     play(
         make_run(tmp_path),
         ("tab tab tab question_mark", "quit the view; the run continues", keys),
-        ("n", lambda app: app.page.group == 1),
+        ("n", lambda app: app.page.rollouts.place == 1),
         ("question_mark", Gone("the run continues")),
         size=(80, 24),
     )

@@ -17,8 +17,7 @@ from smolsum.cli.main import main
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_run
 from smolsum.watch.app import WatchApp
-from smolsum.watch.charts import chart
-from smolsum.watch.curves import CHARTS
+from smolsum.watch.charts import CHARTS, chart
 from smolsum.watch.model import Snapshot, as_document
 from smolsum.watch.pages import PAGES
 from smolsum.watch.panes import alerts, constraints, header, message, run_log, settings, sparklines, times, workers

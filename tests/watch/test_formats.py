@@ -21,17 +21,12 @@ def test_numbers_that_were_too_long() -> None:
     assert [number(value) for value in (-1.25e-5, -1.5e-300, -123_456.7)] == ["-1.3e-5", "-2e-300", "-1.2e5"]
 
 
-@pytest.mark.parametrize(
-    ("width", "ascii", "shown"), [(9, False, "123456789"), (8, False, "1234567…"), (8, True, "12345...")]
-)
-def test_a_cut_line_says_so(width: int, ascii: bool, shown: str) -> None:
-    assert cut(Text("123456789"), width, ascii=ascii).plain == shown
+@pytest.mark.parametrize(("width", "shown"), [(9, "123456789"), (8, "1234567…"), (0, "")])
+def test_a_cut_line_says_so(width: int, shown: str) -> None:
+    assert cut(Text("123456789"), width).plain == shown
 
 
-@pytest.mark.parametrize(
-    ("width", "ascii", "shown"),
-    [(14, False, "127.0.0.1:8461"), (6, False, "…:8461"), (6, True, "..8461"), (0, False, "")],
-)
-def test_an_address_keeps_its_end(width: int, ascii: bool, shown: str) -> None:
+@pytest.mark.parametrize(("width", "shown"), [(14, "127.0.0.1:8461"), (6, "…:8461"), (0, "")])
+def test_an_address_keeps_its_end(width: int, shown: str) -> None:
     """Two workers of one machine differ in their ports."""
-    assert ending("127.0.0.1:8461", width, ascii=ascii) == shown
+    assert ending("127.0.0.1:8461", width) == shown
