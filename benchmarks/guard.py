@@ -125,6 +125,8 @@ def read(root: Path, name: str, seed: int) -> Run:
 def chosen(signal: Signal, runs: Sequence[Run]) -> float:
     """The lowest level that warns of at most `FALSE` of the runs that do not collapse."""
     peaks = sorted(max(map(signal, run.rows)) for run in runs if run.collapsed is None)
+    if not peaks:
+        return float("inf")
     allowed = int(FALSE * len(peaks))
     return float(np.nextafter(peaks[len(peaks) - 1 - allowed], np.inf))
 
@@ -155,6 +157,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=160, help="steps of each run")
     parser.add_argument("--runs", type=Path, default=Path("runs/guard"), help="folder of the runs")
     arguments = parser.parse_args()
+    if arguments.seeds < 2:
+        parser.error("thresholds are chosen on other seeds: --seeds 2 or more")
     seeds = range(1, arguments.seeds + 1)
     runs = [read(trained(name, seed, arguments), name, seed) for seed in seeds for name in WAYS]
     print("| reward | collapsed at step | the guard warned at step |\n| --- | --- | --- |")

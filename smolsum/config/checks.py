@@ -98,6 +98,9 @@ def _of_objective(config: Config) -> Iterator[Problem]:
     elif grpo.hindsight and not grpo.train_eos:
         what = "teaches where a text ends, but grpo.train_eos = false leaves out the token that ends it"
         yield Problem("grpo.hindsight", what, "--set grpo.train_eos=true, or --set grpo.hindsight=0")
+    elif grpo.hindsight and not any(stage.learn == "rewards" for stage in stages):
+        what = "teaches beside rewards, and no stage learns from them (stages.NAME.learn)"
+        yield Problem("grpo.hindsight", what, "--set grpo.hindsight=0")
     if grpo.correction != "none" and grpo.old_logprobs == "sampler":
         yield Problem(
             "grpo.correction",

@@ -240,7 +240,7 @@ class GrpoConfig:
     signal."""
     hindsight: fields.NonNegative = 0.0
     """Weight of what is learnt in hindsight about where to end: of the ends of a completion's sentences, the nearest to
-    the target is right, and those before it are too early. Where prompts ask for a length (`task.targets`), a text that
+    the target is right, and one before it is too early. Where prompts ask for a length (`task.targets`), a text that
     ends after n tokens is a perfect answer to the prompt that asks for n. 0: off."""
     train_eos: bool = True
     """Whether the end-of-sequence token is trained, which decides where a text ends; the study's code did not."""

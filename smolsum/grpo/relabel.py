@@ -27,8 +27,9 @@ def relabelled(
     not, for the nearest that it asks for; and one of those before, drawn too, is too early under the prompt that asks
     for the target. So is the end of a whole rollout that is shorter by more than half of one of its sentences.
 
-    Where all prompts have one target, the nearest end is right if it is within the tolerance. Nothing is learnt of a
-    rollout that ended within it: which of the lengths within is better, the rewards say.
+    Where all prompts have one target, the nearest end is right if it is within the tolerance, and those are too early
+    that are shorter. Nothing is learnt of a rollout that ended within it: which of the lengths within is better, the
+    rewards say.
     """
     writer, task, seed = setup.writer, cast(LengthSettings, setup.config.task), setup.config.train.seed
     targets = writer.targets_at(step, steps) if writer else None
@@ -54,8 +55,9 @@ def relabelled(
                 learnt.append((possible[best], targets.nearest(got[best]), True))
             elif abs(missing) <= tolerance:
                 learnt.append((possible[best], target, True))
-            if best:
-                learnt.append((possible[lot("early", seed, rollout.seed) % best], target, False))
+            early = best if targets else sum(target - n > tolerance for n in got[:best])
+            if early:
+                learnt.append((possible[lot("early", seed, rollout.seed) % early], target, False))
         if learnt:
             ids = [(writer.asking(group.prompt, t) if writer else group.prompt).token_ids for _, t, _ in learnt]
             found.append(Relabelled([one for one, *_ in learnt], ids, [right for *_, right in learnt]))

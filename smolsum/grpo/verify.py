@@ -93,6 +93,10 @@ def verify(run: RunPaths, *, steps: int, posts: int, seed: int, progress: Progre
         _verify_contents(run, found, files, steps, posts, progress)
     except KeyboardInterrupt:
         found.interrupted = True
+        there = {part.name for part in found.parts}
+        missing = [f"eval/{folder.name}" for folder in sorted(run.evaluations.glob("*")) if has_scores(folder)]
+        names = [name for name in ("origin", "steps", *missing) if name not in there]
+        found.unverified.append(f"{', '.join(names) or 'the rest'}: interrupted")
     except (InterruptedRun, MachineError, UnreachableError):
         raise
     except SmolsumError as error:

@@ -474,6 +474,8 @@ def test_hindsight_teaches_where_texts_of_a_length_end() -> None:
         resolved(sets=["grpo.hindsight=1", "grpo.train_eos=false"])
     with refuses("grpo.hindsight", "task strict-json", "--set grpo.hindsight=0"):
         resolved(flags={"task.name": "strict-json"}, sets=["grpo.hindsight=1"])
+    with refuses("grpo.hindsight", "no stage learns from them", "--set grpo.hindsight=0"):
+        resolved(sets=["grpo.hindsight=1", "stages.constrained.learn=best"])
     assert resolved(sets=["grpo.hindsight=1"])
 
 

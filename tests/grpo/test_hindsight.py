@@ -93,6 +93,17 @@ def test_chunks_make_no_difference(chunking: Chunking) -> None:
     assert others == pytest.approx(metrics, abs=1e-5)
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_the_probability_of_ends_that_are_not_there_is_missing(right: bool) -> None:
+    model = build("qwen2")
+    zeros = tree_map(mx.zeros_like, model.trainable_parameters())
+    group = Relabelled(ROLLOUTS[:1], [POST], [right])
+    _, metrics = add_hindsight(zeros, model, [group], CONFIG, stage(), rollouts=1)
+    there, missing = ("end", "early") if right else ("early", "end")
+    assert metrics[f"hindsight/{there}_prob"] > 0
+    assert f"hindsight/{missing}_prob" not in metrics
+
+
 def test_without_copies_the_gradient_stays() -> None:
     model = build("qwen2")
     ones = tree_map(mx.ones_like, model.trainable_parameters())

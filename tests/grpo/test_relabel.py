@@ -125,6 +125,16 @@ def test_one_target_has_right_ends_within_its_tolerance(setup: Setup) -> None:
         assert {tuple(ids) for ids in found.prompts_ids} == {setup.prompts["train"][0].token_ids}
 
 
+def test_no_end_within_the_tolerance_is_too_early(setup: Setup) -> None:
+    """Of one target: both are right, and only the nearest is taught."""
+    cut = rollout(setup, truncated=True, text=" ".join(SENTENCES) + " And then she")
+    ends = sorted({one.length for one in learnt(setup, rollout(setup))[0].rollouts})
+    (found,) = learnt(one_target(setup, ends[-1], tolerance=ends[-1] - ends[1]), cut)
+    by_right = {good: {one.length for one, own in zip(found.rollouts, found.right, strict=True) if own is good}
+                for good in (True, False)}  # fmt: skip
+    assert by_right == {True: {ends[-1]}, False: {ends[0]}}
+
+
 @pytest.mark.parametrize("off", [-2, 0, 2])
 def test_one_target_teaches_nothing_of_what_kept_it(setup: Setup, off: int) -> None:
     """Also where a sentence before ends within the tolerance. What was cut did not keep it."""
@@ -136,6 +146,6 @@ def test_one_target_teaches_nothing_of_what_kept_it(setup: Setup, off: int) -> N
     assert any(found.right)
 
 
-def one_target(setup: Setup, target: int) -> Setup:
-    sets = (f"task.target_tokens={target}", "task.tolerance_tokens=2", "grpo.hindsight=1")
+def one_target(setup: Setup, target: int, *, tolerance: int = 2) -> Setup:
+    sets = (f"task.target_tokens={target}", f"task.tolerance_tokens={tolerance}", "grpo.hindsight=1")
     return replace(setup, writer=None, config=resolved(*sets))

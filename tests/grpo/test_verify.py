@@ -389,6 +389,7 @@ def test_what_is_interrupted_tells_what_it_found(copy: Path, call: Call, monkeyp
     assert code == 130, err
     assert "3 of 8 derived bit for bit" in out
     assert "interrupted; what was verified until then is the same" in err
+    assert "not verified: eval/length-test, eval/quality-test, eval/start-test: interrupted" in err
     write(copy / "metrics.jsonl", rows)
     seal(copy)
     code, out, err = call("verify", copy, "--steps=8")
