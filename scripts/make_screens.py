@@ -54,7 +54,7 @@ SCREENS = {
     "watch-search": Screen(("slash", *"money", "enter")),
     "watch-before-after": Screen(("b", "d")),
     "watch-runs": Screen(("r",)),
-    "watch-compare": Screen(("r", "space", "up", "space", "enter")),
+    "watch-compare": Screen(("r", "space", "up", "space", "tab")),
 }
 """by file in docs/"""
 
