@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from smolsum.config.sections import StageConfig
-from smolsum.config.targets import LengthSettings, lot, tolerance_of
+from smolsum.config.targets import LengthSettings, Targets, lot, tolerance_of
 from smolsum.grpo.batch import Batch
 from smolsum.grpo.hindsight import Relabelled
 from smolsum.grpo.setup.prepare import Setup
@@ -19,17 +19,10 @@ from smolsum.types import Rollout
 def relabelled(
     batch: Batch, setup: Setup, stage: StageConfig, step: int, steps: int, ends: frozenset[int]
 ) -> list[Relabelled]:
-    """Return the completions of each group that are learnt.
+    """Return the completions of each group that are learnt: of its rollouts of at least median quality, those that
+    would be there if they had ended after one of the tokens `ends`, or where they did.
 
-    For each rollout of at least its group's median quality a target is drawn, evenly from those that training asks for
-    at the stage's `step` (from 0, of `steps`). Of its possible ends, after each of the tokens `ends` and where it
-    ended, the one whose length is nearest is right under the prompt that asks for this length or, where training does
-    not, for the nearest that it asks for; and one of those before, drawn too, is too early under the prompt that asks
-    for the target. So is the end of a whole rollout that is shorter by more than half of one of its sentences.
-
-    Where all prompts have one target, the nearest end is right if it is within the tolerance, and those are too early
-    that are shorter. Nothing is learnt of a rollout that ended within it: which of the lengths within is better, the
-    rewards say.
+    `step` is the stage's, from 0, of `steps`: training may ask for other targets at each.
     """
     writer, task, seed = setup.writer, cast(LengthSettings, setup.config.task), setup.config.train.seed
     targets = writer.targets_at(step, steps) if writer else None
@@ -37,31 +30,68 @@ def relabelled(
     for p, group in enumerate(batch.groups):
         quality = _quality(batch, p, stage, setup.task.targets.signals)
         middle = median(quality)
-        learnt: list[tuple[Rollout, int, bool]] = []
+        learnt: list[Learnt] = []
         for g, rollout in enumerate(group.rollouts):
             if quality[g] < middle or np.isnan(batch.totals[p][g]):
                 continue
             if not (possible := _endings(rollout, ends, setup.policy)):
                 continue
-            target = targets.drawn("hindsight", seed, rollout.seed) if targets else task.target_tokens
-            tolerance, got = tolerance_of(target, task), [length(one) for one in possible]
-            if not targets and possible[-1] is rollout and abs(got[-1] - target) <= tolerance:
-                continue
-            best = min(range(len(possible)), key=lambda n: abs(got[n] - target))
-            missing, half = target - got[best], got[-1] / (2 * len(possible))
-            if possible[best] is rollout and missing > (half if targets else 0):
-                learnt.append((rollout, target, False))
-            elif targets:
-                learnt.append((possible[best], targets.nearest(got[best]), True))
-            elif abs(missing) <= tolerance:
-                learnt.append((possible[best], target, True))
-            early = best if targets else sum(target - n > tolerance for n in got[:best])
-            if early:
-                learnt.append((possible[lot("early", seed, rollout.seed) % early], target, False))
+            got, draw = [length(one) for one in possible], lot("early", seed, rollout.seed)
+            if targets:
+                target = targets.drawn("hindsight", seed, rollout.seed)
+                learnt += _for_any_target(rollout, possible, got, target, targets, draw)
+            else:
+                tolerance = tolerance_of(task.target_tokens, task)
+                learnt += _for_one_target(rollout, possible, got, task.target_tokens, tolerance, draw)
         if learnt:
-            ids = [(writer.asking(group.prompt, t) if writer else group.prompt).token_ids for _, t, _ in learnt]
-            found.append(Relabelled([one for one, *_ in learnt], ids, [right for *_, right in learnt]))
+            ids = [(writer.asking(group.prompt, one.target) if writer else group.prompt).token_ids for one in learnt]
+            found.append(Relabelled([one.rollout for one in learnt], ids, [one.right for one in learnt]))
     return found
+
+
+class Learnt(NamedTuple):
+    """A completion, the target under whose prompt its end is learnt, and whether it is right there."""
+
+    rollout: Rollout
+    target: int
+    right: bool
+
+
+def _for_any_target(
+    rollout: Rollout, possible: Sequence[Rollout], got: Sequence[int], target: int, targets: Targets, draw: int
+) -> list[Learnt]:
+    """Return what is learnt where prompts have targets: of the ends, with the lengths `got`, the one that is nearest to
+    a target drawn evenly from all is right under the prompt that asks for its length or, where training does not, for
+    the nearest that it asks for; and one of those before is too early under the prompt that asks for the target. So is
+    the end of a whole rollout that is shorter by more than half of one of its sentences."""
+    best = _nearest(got, target)
+    if possible[best] is rollout and target - got[best] > got[-1] / (2 * len(possible)):
+        found = [Learnt(rollout, target, False)]
+    else:
+        found = [Learnt(possible[best], targets.nearest(got[best]), True)]
+    return found + ([Learnt(possible[draw % best], target, False)] if best else [])
+
+
+def _for_one_target(
+    rollout: Rollout, possible: Sequence[Rollout], got: Sequence[int], target: int, tolerance: int, draw: int
+) -> list[Learnt]:
+    """Return what is learnt where all prompts have one target: the nearest end is right if it is within the tolerance,
+    and one of those that are shorter is too early. Nothing is learnt of a rollout that ended within it: which of the
+    lengths within is better, the rewards say."""
+    best = _nearest(got, target)
+    if possible[-1] is rollout and abs(got[-1] - target) <= tolerance:
+        return []
+    found = []
+    if abs(got[best] - target) <= tolerance:
+        found = [Learnt(possible[best], target, True)]
+    elif possible[best] is rollout and got[best] < target:
+        found = [Learnt(rollout, target, False)]
+    early = sum(target - n > tolerance for n in got[:best])
+    return found + ([Learnt(possible[draw % early], target, False)] if early else [])
+
+
+def _nearest(lengths: Sequence[int], target: int) -> int:
+    return min(range(len(lengths)), key=lambda n: abs(lengths[n] - target))
 
 
 def _endings(rollout: Rollout, ends: frozenset[int], policy: Policy) -> list[Rollout]:

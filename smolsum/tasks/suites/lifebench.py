@@ -138,6 +138,8 @@ def summarise(rows: Sequence[MetricRow]) -> Summary:
     for column in ("target", "lang"):
         for part in _parts(rows, column):
             summary[f"{part[0][column]}/length_score"] = mean(part, "length_score")
+    if others := [row for row in rows if int(row["target"]) not in LENGTHS]:
+        summary["other/length_score"] = mean(others, "length_score")
     return summary | {name: mean(rows, name) for name in ("passed", "answered")}
 
 
@@ -161,7 +163,12 @@ HEADLINES = (
     Metric("passed", "obeys", better="higher", role="constraint", meaning="answers that have the length asked for"),
     Metric("answered", "answered", better="higher"),
 )
-LENGTHS = tuple(Metric(f"{2**power}/length_score", str(2**power), ".1f") for power in range(4, 14))
+LENGTHS = tuple(2**power for power in range(4, 14))
+"""those of the benchmark, which have columns of their own"""
+LENGTH_SCORES = (
+    *(Metric(f"{length}/length_score", str(length), ".1f") for length in LENGTHS),
+    Metric("other/length_score", "others", ".1f"),
+)
 TASK = suite(
     "lifebench",
     load=load,
@@ -173,7 +180,7 @@ TASK = suite(
         MetricTable("all answers", HEADLINES),
         MetricTable("Length Score by control method", _of_methods("length_score", ".1f")),
         MetricTable("Length Deviation by control method, %", _of_methods("deviation", ".1f")),
-        MetricTable("Length Score by length in words", LENGTHS),
+        MetricTable("Length Score by length in words", LENGTH_SCORES),
         MetricTable("Length Score by language", tuple(Metric(f"{n}/length_score", n, ".1f") for n in LANGUAGES)),
     ),
     errors=(

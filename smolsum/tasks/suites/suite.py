@@ -26,13 +26,13 @@ from smolsum.tasks.base import (
 )
 from smolsum.tasks.data import Split
 from smolsum.tasks.data_splits import PlacedRow, read_split
+from smolsum.tasks.strict_json.answer import CLOSE, OPEN
 from smolsum.tasks.text_metrics import length_table
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
 NO_FILES = "none"
 """the value of `data.path` where the user names no files"""
 TOKENS = Metric("completions/mean_length", "tokens", ".1f")
-CLOSE = "</think>"
 T = TypeVar("T")
 
 
@@ -144,4 +144,4 @@ def read_rows(
 def answer_of(text: str) -> str:
     """Return what follows the thoughts of a model that thinks, which no benchmark scores; empty while it thinks."""
     _, close, said = text.rpartition(CLOSE)
-    return said.strip() if close else "" if text.lstrip().startswith("<think>") else text
+    return said.strip() if close else "" if text.lstrip().startswith(OPEN) else text
