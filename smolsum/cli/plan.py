@@ -1,5 +1,7 @@
 """`smolsum plan`."""
 
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,15 +11,18 @@ import typer
 from smolsum import console
 from smolsum.errors import UsageError
 
+SEED = re.compile(r"-seed\d+$")
+"""what the name of a run with --seeds ends with"""
+
 
 def plan(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The plan's file.", show_default=False)],
     configurations: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME=RUN,RUN",
-            help="A configuration with the names of its runs, which may be still to come; the others are compared with "
-            "the first.",
+            metavar="NAME=RUN,RUN|RUN",
+            help="A configuration with the names of its runs, which may be still to come; or the names alone, of which "
+            "those that differ only in -seedN at their end are one. The others are compared with the first.",
             show_default=False,
         ),
     ],
@@ -42,6 +47,8 @@ def plan(
     \b
     Before the first run:
       smolsum plan plan.toml joint=j1,j2,j3 staged=s1,s2,s3 --metric meteor
+    A grid with --seeds 5 --seed 101, whose runs are named after what they train:
+      smolsum plan plan.toml tiny-{length,included-rouge}-seed{101..105} --metric meteor --matched
     What was planned, and what was looked at afterwards:
       smolsum report runs/* --plan plan.toml
 
@@ -49,15 +56,8 @@ def plan(
     """
     from smolsum.results.analysis_plan import PlanVersion, write_plan
 
-    named: dict[str, list[str]] = {}
-    for text in configurations:
-        name, _, runs = text.partition("=")
-        if not name or not all(found := [Path(run).name for run in runs.split(",")]) or name in named:
-            problem = "is there twice" if name in named else "has no name or no runs"
-            raise UsageError(f"the configuration {text!r} {problem}", hint="joint=j1,j2,j3, names of runs to come")
-        named[name] = found
     planned = PlanVersion(
-        configurations=named,
+        configurations=_by_configuration(configurations),
         metrics=list(metric or ()),
         alternative=alternative,
         margin=margin,
@@ -69,3 +69,20 @@ def plan(
     written = write_plan(file, planned, now=datetime.now(UTC)).current
     console.narrate(f"{file}: {written.tests} tests are planned; commit the file, or publish this hash")
     console.data(written.hash)
+
+
+def _by_configuration(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the runs of each configuration, from NAME=RUN,RUN or from the names of runs alone."""
+    found: dict[str, list[str]] = {}
+    named: set[str] = set()
+    for text in texts:
+        before, equals, after = text.partition("=")
+        runs = [Path(run).name for run in (after.split(",") if equals else [text])]
+        name = before if equals else SEED.sub("", runs[0])
+        twice = name in (found if equals else named)
+        if twice or not name or not all(runs) or any("," in run for run in runs):
+            problem = "is there twice" if twice else "has no name or no runs"
+            raise UsageError(f"the configuration {text!r} {problem}", hint="joint=j1,j2,j3, names of runs to come")
+        named |= {name} if equals else set()
+        found.setdefault(name, []).extend(runs)
+    return found

@@ -64,6 +64,19 @@ def test_a_plan_is_written_with_its_hash(call: Call, tmp_path: Path, monkeypatch
     assert read_plan(Path("p.toml")).problems([]) == []
 
 
+def test_runs_of_a_grid_are_told_by_their_seeds(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that differ only in their seed are one configuration; a name without a seed is one of its own."""
+    monkeypatch.chdir(tmp_path)
+    names = ("tiny-length-seed1", "runs/tiny-length-seed2", "tiny-included-seed1", "tiny-included-seed2", "start")
+    done(call("plan", "p.toml", *names, "other=o1,o2", "--metric", "meteor"))
+    assert read_plan(Path("p.toml")).current.configurations == {
+        "tiny-length": ["tiny-length-seed1", "tiny-length-seed2"],
+        "tiny-included": ["tiny-included-seed1", "tiny-included-seed2"],
+        "start": ["start"],
+        "other": ["o1", "o2"],
+    }
+
+
 @pytest.mark.parametrize("correction", ["holm", "bh", "none"])
 @pytest.mark.parametrize("margin", [None, 0.3])
 def test_the_report_has_the_planned_tests_alone(correction: Any, margin: float | None, runs: Path, call: Call) -> None:
