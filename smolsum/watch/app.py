@@ -330,7 +330,13 @@ class WatchApp(RunView):
     async def action_runs(self) -> None:
         """List all runs of the directory, and show the chosen ones."""
         shown = [run.paths for run in (self.watched, *self.others)]
-        await self.push_screen(RunSwitcher(shown, queued=self._queued), self._chosen)
+        switcher = RunSwitcher(shown, queued=self._queued, grouped=self.options.grouped)
+
+        def chosen(runs: list[RunPaths] | None) -> None:
+            self._change(grouped=switcher.grouped)
+            self._chosen(runs)
+
+        await self.push_screen(switcher, chosen)
 
     def _queued(self) -> Sequence[str]:
         grid = self.snapshot().grid

@@ -21,7 +21,7 @@ SMOOTHING = (0.0, 0.6, 0.9, 0.97)
 
 @dataclass(frozen=True)
 class ViewOptions:
-    """What the user chose for all charts; each key changes one."""
+    """What the user chose; each key changes one."""
 
     ascii: bool = False
     logs: frozenset[str] = frozenset()
@@ -35,6 +35,8 @@ class ViewOptions:
     """metrics whose curves a click on their legend has hidden"""
     pinned: tuple[str, ...] = ()
     """metrics that come first on the page of charts"""
+    grouped: bool = False
+    """whether runs that differ in their seed alone share a row in the list of runs"""
 
 
 @dataclass(frozen=True)
