@@ -76,6 +76,7 @@ KEYS = [
     _key("v", "pin", "pin", "the metric first on the page of charts, or take it off", show=True),
     _key("1", "enlarge(0)", "enlarge", "the first chart, and back; 2 to 9 the others", shown="1-9"),
     *(_key(str(n), f"enlarge({n - 1})", CHARTS[n - 1].title, "alone") for n in range(2, 10)),
+    _key("r", "runs", "runs", "show another, or compare several", show=True),
     _key("n", "browse('go_next', 1)", "next", "prompt or hit", shown="n N"),
     _key("N", "browse('go_next', -1)", "prompt or hit before"),
     _key("p", "browse('go_prompt', -1)", "prompt before"),
@@ -89,12 +90,14 @@ KEYS = [
     _key("shift+right", "browse('scroll_columns', 10)", "columns", "to the right, of a table wider than its frame"),
     _key("s", "browse('sort')", "sort", "by the next column (or a click on a head)", show=True),
     _key("i", "browse('reverse')", "reverse", "the order"),
-    _key("plus,equals_sign", "zoom(0.5)", "zoom", "in (wheel: there)", shown="+ -"),
-    _key("minus", "zoom(2.0)", "zoom out"),
+    _key("d", "browse('toggle_difference')", "diff", "to the prompt's first sample, or before training", show=True),
+    _key("c", "copy", "copy", "the completion (with the mouse: drag over it)", show=True),
     _key("left", "cursor(-1)", "cursor", "to the left (or a click; shift: ten times as far)", shown="← →"),
     _key("right", "cursor(1)", "cursor", "to the right"),
     _key("shift+left", "cursor(-10)", "cursor", "far to the left"),
     _key("shift+right", "cursor(10)", "cursor", "far to the right"),
+    _key("plus,equals_sign", "zoom(0.5)", "zoom", "in (wheel: there)", shown="+ -"),
+    _key("minus", "zoom(2.0)", "zoom out"),
     _key("comma,less_than_sign", "pan(-1)", "pan", "to earlier steps", shown="< >"),
     _key("full_stop,greater_than_sign", "pan(1)", "pan", "to later steps"),
     _key("0", "all", "all steps", "and no cursor"),
@@ -104,18 +107,15 @@ KEYS = [
     _key("x", "unit", "by time", "by tokens, by step", show=True),
     _key("h", "history", "history", "of the prompt at all its steps, and back", show=True),
     _key("b", "tests", "before/after", "training, the test split, and back", show=True),
-    _key("d", "browse('toggle_difference')", "diff", "to the prompt's first sample, or before training", show=True),
-    _key("c", "copy", "copy", "the completion (with the mouse: drag over it)", show=True),
     _key("pageup,u", "scroll(-1)", "scroll up"),
     _key("pagedown,m", "scroll(1)", "scroll down"),
     _key("f", "open('results')", "results", "what training did on the test split"),
     _key("e", "open('alerts')", "alerts", "with advice, workers, step times"),
     _key("l", "open('log')", "log", "the messages of the run, warnings marked"),
     _key("o", "open('config')", "config", "the settings of the run"),
-    _key("r", "runs", "runs", "show another, or compare several", show=True),
     _key("t", "theme", "colours", "light or dark"),
 ]
-"""For bindings, footer, help and palette."""
+"""For bindings, footer, help and palette; the footer shows those that fit, so the most useful come first."""
 
 
 class WatchApp(RunView):
@@ -203,7 +203,7 @@ class WatchApp(RunView):
             self.action_hide_help_panel()
         else:
             self.action_show_help_panel()
-        self.screen.refresh_bindings()
+        self.call_after_refresh(self.screen.refresh_bindings)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Every action by its name; Textual's palette of commands asks for them."""

@@ -11,7 +11,7 @@ from textual import events, on
 from textual.app import App, ComposeResult
 from textual.filter import LineFilter
 from textual.reactive import reactive
-from textual.widgets import Footer, Input, Static, TabbedContent, TabPane, Tabs
+from textual.widgets import Input, Static, TabbedContent, TabPane, Tabs
 
 from smolsum.runs.grid_follower import GridFollower
 from smolsum.runs.paths import RunPaths
@@ -23,7 +23,7 @@ from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.pages import PAGES, Overview, ViewPage
 from smolsum.watch.panes import header, message
 from smolsum.watch.themes import DARK, LIGHT, ON_DARK, ON_LIGHT, TO_ASCII, WITHOUT_COLOUR
-from smolsum.watch.widgets import RowTable
+from smolsum.watch.widgets import KeyLine, RowTable
 
 POLL_S = 0.5
 CLOCK_S = 1.0
@@ -105,7 +105,7 @@ class RunView(App[None]):
             for name in PAGES:
                 yield Tabbed(name, id=name)
         yield Static(id="message")
-        yield Footer(compact=True)
+        yield KeyLine(compact=True)
 
     async def on_mount(self) -> None:
         self._look_first()

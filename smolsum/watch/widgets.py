@@ -14,7 +14,7 @@ from textual.coordinate import Coordinate
 from textual.screen import ModalScreen
 from textual.visual import VisualType
 from textual.widget import Widget
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import DataTable, Footer, Input, Static
 
 from smolsum.watch.formats import PaneText, Rows
 from smolsum.watch.model import Snapshot
@@ -171,6 +171,21 @@ class TextView(VerticalScroll, can_focus=False):
         lines = self._text[:place].wrap(Console(width=80), max(self.content_size.width, 8))
         row = len(lines) - 1 if place else 0
         self.scroll_to(y=max(row - CONTEXT, 0) if row >= self.content_size.height else 0, animate=False)
+
+
+class KeyLine(Footer):
+    """The keys of the page, as many whole ones as there is room for."""
+
+    def compose(self) -> ComposeResult:
+        room = self.app.size.width - sum(panel.outer_size.width for panel in self.screen.query("HelpPanel"))
+        for key in sorted(super().compose(), key=lambda key: not key.has_class("-command-palette")):  # at the right
+            width = cell_len(f"{key.key_display} {key.description} ")  # type: ignore[attr-defined]
+            if width <= room:
+                room -= width
+                yield key
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.recompose)
 
 
 class InputDialog(ModalScreen[str | None]):
