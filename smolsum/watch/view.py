@@ -9,6 +9,7 @@ from typing import cast
 from rich.text import Text
 from textual import events, on
 from textual.app import App, ComposeResult
+from textual.binding import Binding
 from textual.filter import LineFilter
 from textual.reactive import reactive
 from textual.widgets import Input, Static, TabbedContent, TabPane, Tabs
@@ -31,6 +32,8 @@ CLOCK_S = 1.0
 FIRST_LOOK_S = 0.5
 """Seconds of reading before the first page is drawn; a run of 10,000 steps takes less."""
 SAY_S = 4.0
+ARROW_KEYS = str.maketrans({"←": "left", "→": "right", "↑": "up", "↓": "down", "⏎": "enter"})
+"""Keys without a character of ASCII."""
 
 
 class Tabbed(TabPane):
@@ -98,6 +101,11 @@ class RunView(App[None]):
         """Return what changes each line. (Textual's own filter for NO_COLOR leaves greys.)"""
         colours = [WITHOUT_COLOUR] if self.no_color else super().get_line_filters()
         return [*colours, *([TO_ASCII] if self.options.ascii else [])]
+
+    def get_key_display(self, binding: Binding) -> str:
+        """Return a key as footer and help show it."""
+        shown = super().get_key_display(binding)
+        return shown.translate(ARROW_KEYS) if self.options.ascii else shown
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")

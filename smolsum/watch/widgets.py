@@ -122,7 +122,8 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
                     wider = False
 
     def _cell(self, cell: str | Text, left: bool) -> Text:
-        text = cell if isinstance(cell, Text) else Text(cell)
+        now = moment_of(self)
+        text = cell if isinstance(cell, Text) else Text(cell if now is None else now.options.text(cell))
         text.justify = "left" if left else "right"
         text.no_wrap, text.overflow = True, "ellipsis"
         return text
