@@ -8,7 +8,6 @@ from typing import ClassVar, Literal, cast
 from textual import events, on
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, TabbedContent
@@ -45,6 +44,7 @@ OPENING = ("turn", "search", "runs", "stop")
 """Actions whose keys no widget gets, except a line of input: what is typed next is for what they open."""
 ON: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("zoom", "pan", "all", "unit", "smooth", "log"), CHARTED),
+    "columns": ("compare", *BROWSED),
     "cursor": ("charts", "chart"),
     "pin": ("metrics", "chart"),
     "export": ("metrics", "chart"),
@@ -86,8 +86,8 @@ KEYS = [
     _key("right_curly_bracket,end", f"browse('go_step', {MANY})", "newest step", "as it comes"),
     _key("left", "browse('go_step', -1)", "step before"),
     _key("right", "browse('go_step', 1)", "next step"),
-    _key("shift+left", "browse('scroll_columns', -10)", "columns", "to the left"),
-    _key("shift+right", "browse('scroll_columns', 10)", "columns", "to the right, of a table wider than its frame"),
+    _key("shift+left", "columns(-10)", "columns", "to the left"),
+    _key("shift+right", "columns(10)", "columns", "to the right, of a table wider than its frame"),
     _key("s", "browse('sort')", "sort", "by the next column (or a click on a head)", show=True),
     _key("i", "browse('reverse')", "reverse", "the order"),
     _key("d", "browse('toggle_difference')", "diff", "to the prompt's first sample, or before training", show=True),
@@ -171,14 +171,22 @@ class WatchApp(RunView):
             self.say(said)
 
     def action_scroll(self, by: int) -> None:
-        """Scroll the help, the text of a completion, or a page of lines."""
+        """Scroll the help, the text of a completion, or a page of lines; move a bar by a page."""
         if panels := self.screen.query("KeyPanel"):
             panels.first().scroll_relative(y=by * SCROLLED, animate=False)
         elif self.browser and self.browser.display:
             self.browser.scroll_text(SCROLLED * by)
         elif self.page:
-            for view in self.page.query(VerticalScroll):
-                view.scroll_relative(y=by * max(view.size.height - 1, 1), animate=False)
+            for view in self.page.query("RowTable, VerticalScroll"):
+                if isinstance(view, RowTable) and view.show_cursor:
+                    view.turn(by)
+                else:
+                    view.scroll_relative(y=by * max(view.scrollable_content_region.height - 1, 1), animate=False)
+
+    def action_columns(self, by: int) -> None:
+        """Scroll tables that are wider than their frames."""
+        for table in self.page.query(RowTable) if self.page else ():
+            table.scroll_relative(x=by, animate=False)
 
     async def action_search(self) -> None:
         if self.at == "metrics":

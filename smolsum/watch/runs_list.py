@@ -200,7 +200,10 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
     def action_go(self, by: int, paged: bool) -> None:
         """Move the bar by a line or a page while the filter has the keys."""
         table = self.query_one(RowTable)
-        table.move_cursor(row=table.cursor_row + by * (max(table.content_size.height - 1, 1) if paged else 1))
+        if paged:
+            table.turn(by)
+        else:
+            table.move_cursor(row=table.cursor_row + by)
         if self._rows:
             self._at = self._rows[table.cursor_row].roots[0]
 

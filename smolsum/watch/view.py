@@ -64,9 +64,10 @@ class RunView(App[None]):
     Pane, RowTable, TextView { border: round $foreground 50%; border-title-color: $foreground;
                                border-subtitle-color: $foreground; border-title-style: bold; }
     RowTable, TextView, VerticalScroll, KeyPanel {
-        scrollbar-color: $foreground 50%; scrollbar-color-hover: $foreground 70%; scrollbar-color-active: $foreground 70%;
-        scrollbar-background: $background; scrollbar-background-hover: $background;
-        scrollbar-background-active: $background; scrollbar-corner-color: $background; }
+        scrollbar-color: $foreground 50%; scrollbar-color-hover: $foreground 70%;
+        scrollbar-color-active: $foreground 70%; scrollbar-background: $background;
+        scrollbar-background-hover: $background; scrollbar-background-active: $background;
+        scrollbar-corner-color: $background; }
     RunSwitcher RowTable { border: none; }
     """
     moment: reactive[Snapshot | None] = reactive(None, always_update=True)

@@ -1,6 +1,7 @@
 """The widgets that pages are made of: a pane that is drawn from the model, a table, a text that scrolls, a question."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar, cast
 
 from rich.cells import cell_len
@@ -87,12 +88,20 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
 
     def __init__(self, draw: Callable[[Snapshot, int], Rows] | None = None, *, id: str | None = None) -> None:
         """`draw` makes the rows of a table without a bar from each moment of the run; other tables are filled."""
-        super().__init__(id=id, show_cursor=draw is None, cursor_type="row", cell_padding=1)
+        fixed = 0 if draw is None else 1
+        super().__init__(id=id, show_cursor=draw is None, cursor_type="row", cell_padding=1, fixed_columns=fixed)
         self._draw = draw
 
     def show(self, snapshot: Snapshot) -> None:
         if self._draw:
-            self.fill(self._draw(snapshot, self.size.width))
+            found = self._draw(snapshot, self.size.width)
+            keys = ["pgdn"] if len(found.rows) >= self.scrollable_content_region.height else []
+            keys += ["shift+right"] if self.virtual_size.width > self.scrollable_content_region.width else []
+            self.fill(replace(found, note=f"{found.note}  more: {', '.join(keys)}") if keys else found)
+
+    def turn(self, by: int) -> None:
+        """Move the bar by a page."""
+        (self.action_page_down if by > 0 else self.action_page_up)()
 
     def fill(self, found: Rows) -> None:
         """Show these rows and keep the bar where it is; cells that stay as they are cost nothing."""
