@@ -78,7 +78,8 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
     RowTable > .datatable--header { background: $background; color: $foreground; text-style: bold; }
     RowTable > .datatable--cursor, RowTable:focus > .datatable--cursor { background: $background; color: $foreground;
             text-style: bold reverse; }
-    RowTable > .datatable--even-row, RowTable > .datatable--odd-row { background: $background; }
+    RowTable > .datatable--even-row, RowTable > .datatable--odd-row, RowTable > .datatable--fixed {
+            background: $background; color: $foreground; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "cursor_up", "up", show=False),
