@@ -46,9 +46,9 @@ class ViewPage(Container):
     .-narrow Overview #sparklines, .-low Overview #sparklines { display: block; }
     .-narrow Overview #charts, .-low Overview #charts { layout: vertical; height: 1fr; }
     .-narrow Overview.-lowest #charts, .-low Overview.-lowest #charts { display: none; }
-    Comparison #states { height: auto; max-height: 50%; }
-    Comparison.-stacked Horizontal { layout: vertical; }
-    Comparison.-stacked #differences { height: auto; max-height: 50%; }
+    ComparedRuns #states { height: auto; max-height: 50%; }
+    ComparedRuns.-stacked Horizontal { layout: vertical; }
+    ComparedRuns.-stacked #differences { height: auto; max-height: 50%; }
     ViewPage > Horizontal { height: 1fr; }
     Charts { layout: grid; grid-size: 3; grid-rows: 1fr; }
     .-narrow Charts, .-low Charts { grid-size: 2; }
@@ -184,7 +184,7 @@ class Metrics(ViewPage):
         self.screen.set_focus(self.query_one(RowTable))
 
 
-class Comparison(ViewPage):
+class ComparedRuns(ViewPage):
     """Runs next to each other: the state of each, the settings that differ, the results; those below each other where
     one is wider than half of the page."""
 
@@ -211,7 +211,7 @@ def _alerts() -> ViewPage:
 
 PAGES: dict[str, Callable[[], ViewPage | Completions]] = {
     "overview": Overview,
-    "compare": Comparison,
+    "compare": ComparedRuns,
     "charts": Charts,
     "metrics": Metrics,
     "completions": Completions,

@@ -40,7 +40,7 @@ LEAST_SETTING, MOST_SETTING = 12, 24
 SEED = "train.seed"
 BETWEEN = 2
 """Blanks between columns."""
-KEYS = {
+HINTS = {
     False: "enter shows  tab compares it, or those marked  space marks  ctrl-g groups seeds  ctrl-s sorts  esc back",
     True: "enter shows its newest  tab compares its runs, or those marked  space marks  ctrl-g ungroups  ctrl-s sorts  "
     "esc back",
@@ -265,7 +265,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         if self._rows:
             self._at = self._at if self._roots else self._rows[0].roots[0]
             table.move_cursor(row=next(n for n, row in enumerate(self._rows) if self._at in row.roots))
-        self.query_one("#keys", Static).update(Content(KEYS[self.grouped]))
+        self.query_one("#keys", Static).update(Content(HINTS[self.grouped]))
         names, queue = self._queued(), self.query_one("#queue", Static)
         lines = [f"{name}  to train" for name in names[:MAX_QUEUED]]
         queue.update(Content("\n".join([*lines, f"and {len(names) - len(lines)} more"][: len(names)])))

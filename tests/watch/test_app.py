@@ -407,3 +407,18 @@ def test_keys_right_after_a_line_of_input_are_typed_into_it(tmp_path: Path, keys
         await shown(app, pilot, comes)
 
     drive(WatchApp(Run(alive(tmp_path))), script)
+
+
+def test_pages_of_a_table(tmp_path: Path) -> None:
+    """The bar of metrics moves by a page, and back."""
+
+    def at(app: WatchApp) -> int:
+        return app.query_one("#metrics RowTable", RowTable).cursor_row
+
+    play(
+        make_run(tmp_path),
+        ("tab tab", On("metrics"), "newest", lambda app: at(app) == 0),
+        ("pagedown", lambda app: at(app) > 10),
+        ("pageup", lambda app: at(app) == 0),
+        size=(80, 24),
+    )

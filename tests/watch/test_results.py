@@ -129,7 +129,7 @@ def test_what_has_no_room_scrolls(tmp_path: Path) -> None:
         assert tops[0] < tops[1]
         await walk(app, pilot, (" ".join(["shift+right"] * 20), "model.path", "long name 7", Gone("long name 0")))
         await walk(app, pilot, ("pagedown pagedown", "seconds a step", Gone("evaluated after"), " H "))
-        table = app.query("Comparison RowTable").last(RowTable)
+        table = app.query("ComparedRuns RowTable").last(RowTable)
         for _ in range(4):
             table.post_message(events.MouseScrollUp(table, 5, 2, 0, 0, 0, False, False, False))
         await shown(app, pilot, "evaluated after")
