@@ -97,24 +97,21 @@ def groups(lines: Sequence[RunLine]) -> list[RunRow]:
     """Return a row for all runs that differ in their seed alone, in the order of the first of each. Its name has the
     fewest settings that tell it from the others; without any, the name of its newest run."""
     settings = {key: cells for key, cells in differing([line.run for line in lines]).items() if key != SEED}
-    found: dict[tuple[str, ...], list[int]] = {}
-    for place in range(len(lines)):
-        found.setdefault(tuple(cells[place] for cells in settings.values()), []).append(place)
-    firsts, named = [places[0] for places in found.values()], dict[str, list[str]]()
+    found: dict[tuple[str, ...], list[RunLine]] = {}
+    for place, line in enumerate(lines):
+        unknown = "" if line.run.config else str(line.run.paths.root)  # a run without settings is like no other
+        found.setdefault((*(cells[place] for cells in settings.values()), unknown), []).append(line)
+    columns, named = dict(zip(settings, zip(*found, strict=True), strict=False)), list[str]()
 
-    def told_apart(key: str) -> int:
-        """How many groups another setting tells apart."""
-        return len(set(zip(*named.values(), (settings[key][place] for place in firsts), strict=True)))
+    def told_apart(*keys: str) -> int:
+        return len(set(zip(*(columns[key] for key in keys), strict=True)))
 
-    while settings and len(set(zip(*named.values(), strict=True))) < len(firsts):
-        key = max(settings, key=told_apart)
-        named[key] = [settings[key][place] for place in firsts]
+    while told_apart(*named) < told_apart(*columns):
+        named.append(max(columns, key=lambda key: told_apart(*named, key)))
     rows = []
-    for number, places in enumerate(found.values()):
-        own = [lines[place] for place in places]
-        names = {key: cells[number] for key, cells in named.items()}
-        names = names or {"run": own[0].run.paths.name}
-        rows.append(RunRow(own, {"runs": str(len(own)), **names}))
+    for number, own in enumerate(found.values()):
+        name = {key: columns[key][number] for key in named} or {"run": own[0].run.paths.name}
+        rows.append(RunRow(own, {"runs": str(len(own)), **name}))
     return rows
 
 

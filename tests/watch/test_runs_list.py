@@ -250,6 +250,8 @@ def test_seeds_share_a_row(tmp_path: Path) -> None:
         ("enter", " rouge-2  ● RUNNING"),  # the newest of its runs
         ("r", "3 groups of 5 runs"),  # still
         ("ctrl+g", "5 runs, the newest first", " meteor-1 "),
+        (lambda: [make_run(tmp_path, f"damaged-{n}").config.unlink() for n in range(2)], "7 runs"),
+        ("ctrl+g", "5 groups of 7 runs"),  # nobody knows whether these are alike
     )
 
 
