@@ -1,16 +1,15 @@
 """Lists of runs: for `smolsum runs`, each with its state and last evaluation, then the evaluations outside of runs; and
 for the view, a list that is read in portions and kept."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import inf
 from pathlib import Path
 from time import monotonic
 
 from smolsum.errors import SmolsumError
-from smolsum.runs.evaluation_records import SUMMARY, Summary
+from smolsum.runs.evaluation_records import SUMMARY, MeasureInfo, Summary
 from smolsum.runs.main_evaluation import RunOrigin, representatives
 from smolsum.runs.paths import LATEST, RunPaths, last_started, list_runs
 from smolsum.runs.reader import LAST_BYTES, Run, read_leniently
@@ -149,14 +148,13 @@ def at_work(runs: Sequence[RunPaths]) -> list[RunPaths]:
 class RunLine:
     """What the list says of a run."""
 
-    paths: RunPaths
+    run: Run
     state: RunState
-    stage: str
     progress: str
     evaluated: str
     """what the newest evaluation on the test split was made after; empty before the first"""
-    results: Mapping[str, tuple[str, float]]
-    """its constraint and its quality: text and value (the higher the better), by title"""
+    results: Mapping[str, tuple[MeasureInfo, float]]
+    """its constraint and its quality, by title"""
     age_s: float
     """seconds since the run was last started"""
 
@@ -187,15 +185,10 @@ class RunList:
             self._runs[self._unread.pop()].poll()
         return not self._unread
 
-    def lines(self, query: str = "", sort: str = "") -> list[RunLine]:
-        """Return a line for each run that was read and has all words of the query in its name, state or stage, in any
-        case; the newest first, or the best by the result with the title `sort`."""
+    def lines(self) -> list[RunLine]:
+        """Return a line for each run that was read, the newest first."""
         now, unread = datetime.now(UTC), set(self._unread)
-        lines = [_line(run, now) for root, run in self._runs.items() if root not in unread or run.status.state]
-        for word in query.lower().split():
-            lines = [line for line in lines if word in f"{line.paths.name} {line.state.state} {line.stage}".lower()]
-        # sorting is stable: those without the result stay in their order, behind
-        return sorted(lines, key=lambda line: -line.results[sort][1] if sort in line.results else inf)
+        return [_line(run, now) for root, run in self._runs.items() if root not in unread or run.status.state]
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -205,11 +198,7 @@ def _line(run: Run, now: datetime) -> RunLine:
     started = last_started(run.paths.root)
     age = max(now.timestamp() - started, 0.0) if started is not None else 0.0
     label, summary = run.newest_result
-    return RunLine(run.paths, run_state(run, now), run.stage, progress(run), label, dict(_results(summary)), age)
-
-
-def _results(summary: Summary) -> Iterator[tuple[str, tuple[str, float]]]:
-    for one in () if summary.so_far else summary.measures:
-        value = summary.metrics.get(one.name)
-        if one.role and value is not None:
-            yield clean(one.title), (format(value, one.form), -value if one.better == "lower" else value)
+    measures = () if summary.so_far else summary.measures
+    found = {clean(one.title): (one, summary.metrics.get(one.name)) for one in measures if one.role}
+    results = {title: (one, value) for title, (one, value) in found.items() if value is not None}
+    return RunLine(run, run_state(run, now), progress(run), label, results, age)

@@ -8,7 +8,6 @@ from typing import ClassVar, Literal, cast
 from textual import events, on
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
 from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, TabbedContent
@@ -45,6 +44,7 @@ OPENING = ("turn", "search", "runs", "stop")
 """Actions whose keys no widget gets, except a line of input: what is typed next is for what they open."""
 ON: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("zoom", "pan", "all", "unit", "smooth", "log"), CHARTED),
+    "columns": ("compare", *BROWSED),
     "cursor": ("charts", "chart"),
     "pin": ("metrics", "chart"),
     "export": ("metrics", "chart"),
@@ -76,6 +76,7 @@ KEYS = [
     _key("v", "pin", "pin", "the metric first on the page of charts, or take it off", show=True),
     _key("1", "enlarge(0)", "enlarge", "the first chart, and back; 2 to 9 the others", shown="1-9"),
     *(_key(str(n), f"enlarge({n - 1})", CHARTS[n - 1].title, "alone") for n in range(2, 10)),
+    _key("r", "runs", "runs", "show another, or compare several", show=True),
     _key("n", "browse('go_next', 1)", "next", "prompt or hit", shown="n N"),
     _key("N", "browse('go_next', -1)", "prompt or hit before"),
     _key("p", "browse('go_prompt', -1)", "prompt before"),
@@ -85,16 +86,18 @@ KEYS = [
     _key("right_curly_bracket,end", f"browse('go_step', {MANY})", "newest step", "as it comes"),
     _key("left", "browse('go_step', -1)", "step before"),
     _key("right", "browse('go_step', 1)", "next step"),
-    _key("shift+left", "browse('scroll_columns', -10)", "columns", "to the left"),
-    _key("shift+right", "browse('scroll_columns', 10)", "columns", "to the right, of a table wider than its frame"),
+    _key("shift+left", "columns(-10)", "columns", "to the left"),
+    _key("shift+right", "columns(10)", "columns", "to the right, of a table wider than its frame"),
     _key("s", "browse('sort')", "sort", "by the next column (or a click on a head)", show=True),
     _key("i", "browse('reverse')", "reverse", "the order"),
-    _key("plus,equals_sign", "zoom(0.5)", "zoom", "in (wheel: there)", shown="+ -"),
-    _key("minus", "zoom(2.0)", "zoom out"),
+    _key("d", "browse('toggle_difference')", "diff", "to the prompt's first sample, or before training", show=True),
+    _key("c", "copy", "copy", "the completion (with the mouse: drag over it)", show=True),
     _key("left", "cursor(-1)", "cursor", "to the left (or a click; shift: ten times as far)", shown="← →"),
     _key("right", "cursor(1)", "cursor", "to the right"),
     _key("shift+left", "cursor(-10)", "cursor", "far to the left"),
     _key("shift+right", "cursor(10)", "cursor", "far to the right"),
+    _key("plus,equals_sign", "zoom(0.5)", "zoom", "in (wheel: there)", shown="+ -"),
+    _key("minus", "zoom(2.0)", "zoom out"),
     _key("comma,less_than_sign", "pan(-1)", "pan", "to earlier steps", shown="< >"),
     _key("full_stop,greater_than_sign", "pan(1)", "pan", "to later steps"),
     _key("0", "all", "all steps", "and no cursor"),
@@ -104,18 +107,15 @@ KEYS = [
     _key("x", "unit", "by time", "by tokens, by step", show=True),
     _key("h", "history", "history", "of the prompt at all its steps, and back", show=True),
     _key("b", "tests", "before/after", "training, the test split, and back", show=True),
-    _key("d", "browse('toggle_difference')", "diff", "to the prompt's first sample, or before training", show=True),
-    _key("c", "copy", "copy", "the completion (with the mouse: drag over it)", show=True),
     _key("pageup,u", "scroll(-1)", "scroll up"),
     _key("pagedown,m", "scroll(1)", "scroll down"),
     _key("f", "open('results')", "results", "what training did on the test split"),
     _key("e", "open('alerts')", "alerts", "with advice, workers, step times"),
     _key("l", "open('log')", "log", "the messages of the run, warnings marked"),
     _key("o", "open('config')", "config", "the settings of the run"),
-    _key("r", "runs", "runs", "show another, or compare several", show=True),
     _key("t", "theme", "colours", "light or dark"),
 ]
-"""For bindings, footer, help and palette."""
+"""For bindings, footer, help and palette; the footer shows those that fit, so the most useful come first."""
 
 
 class WatchApp(RunView):
@@ -171,14 +171,22 @@ class WatchApp(RunView):
             self.say(said)
 
     def action_scroll(self, by: int) -> None:
-        """Scroll the help, the text of a completion, or a page of lines."""
+        """Scroll the help, the text of a completion, or a page of lines; move a bar by a page."""
         if panels := self.screen.query("KeyPanel"):
             panels.first().scroll_relative(y=by * SCROLLED, animate=False)
         elif self.browser and self.browser.display:
             self.browser.scroll_text(SCROLLED * by)
         elif self.page:
-            for view in self.page.query(VerticalScroll):
-                view.scroll_relative(y=by * max(view.size.height - 1, 1), animate=False)
+            for view in self.page.query("RowTable, VerticalScroll"):
+                if isinstance(view, RowTable) and view.show_cursor:
+                    view.turn(by)
+                else:
+                    view.scroll_relative(y=by * max(view.scrollable_content_region.height - 1, 1), animate=False)
+
+    def action_columns(self, by: int) -> None:
+        """Scroll tables that are wider than their frames."""
+        for table in self.page.query(RowTable) if self.page else ():
+            table.scroll_relative(x=by, animate=False)
 
     async def action_search(self) -> None:
         if self.at == "metrics":
@@ -203,7 +211,7 @@ class WatchApp(RunView):
             self.action_hide_help_panel()
         else:
             self.action_show_help_panel()
-        self.screen.refresh_bindings()
+        self.call_after_refresh(self.screen.refresh_bindings)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Every action by its name; Textual's palette of commands asks for them."""
@@ -330,7 +338,13 @@ class WatchApp(RunView):
     async def action_runs(self) -> None:
         """List all runs of the directory, and show the chosen ones."""
         shown = [run.paths for run in (self.watched, *self.others)]
-        await self.push_screen(RunSwitcher(shown, queued=self._queued), self._chosen)
+        switcher = RunSwitcher(shown, queued=self._queued, grouped=self.options.grouped)
+
+        def chosen(runs: list[RunPaths] | None) -> None:
+            self._change(grouped=switcher.grouped)
+            self._chosen(runs)
+
+        await self.push_screen(switcher, chosen)
 
     def _queued(self) -> Sequence[str]:
         grid = self.snapshot().grid

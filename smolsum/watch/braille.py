@@ -222,7 +222,9 @@ def _stroke(bits: int) -> str:
     return ("'--_" if left and right else "'..,")[rows[-1]]
 
 
-IN_ASCII = str.maketrans("…→↑↓│┃┊·─╭╮╰╯█░▲▼★●○◐‖✓✗■▁▂▃▄▅▆▇", "~>^v|!!.-++++#.^v**.~=+x#       ") | {
+IN_ASCII = str.maketrans("…→↑↓│┃┊·─╭╮╰╯█░▲▼★●○◐‖✓✗■▏▁▂▃▄▅▆▇", "~>^v|!!.-++++#.^v**.~=+x#|       ") | {
     BLANK + bits: _stroke(bits) for bits in range(256)
 }
-"""What replaces characters that a font may lack, for `str.translate`."""
+"""What replaces characters that a font may lack, one for one, for `str.translate`."""
+LONGER_IN_ASCII = str.maketrans({"→": "->", "±": "+-"})
+"""What is longer, and so has to be replaced before there are columns: 64>60 would be a comparison."""

@@ -287,9 +287,6 @@ class Completions(Container):
         group, sample = found
         return f"{group.prompt_id} of {group.evaluation}" if group.evaluation else "the completion", sample.text
 
-    def scroll_columns(self, by: int) -> None:
-        self._table.scroll_relative(x=by, animate=False)
-
     def scroll_text(self, by: int) -> None:
         for view in self.query(TextView):
             view.scroll_relative(y=by, animate=False)

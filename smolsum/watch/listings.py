@@ -3,6 +3,7 @@ steps, the test split before and after training; and the text of what is under t
 marked, with its rewards, or with what changed in it."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
@@ -92,7 +93,7 @@ class Samples:
         return Group(-1, clean(first.prompt_id), "", (), (first, *samples[1:]), evaluation=source)
 
 
-class Listing:
+class Listing(ABC):
     """A list of samples, whose rows are `items`."""
 
     wanted: Wanted | None = None
@@ -104,13 +105,13 @@ class Listing:
         self.row = 0
         """under the bar when the list was left"""
 
+    @abstractmethod
     def rows(self) -> Rows:
         """Return what there is to list by now; `#` in its title is the place of the bar."""
-        raise NotImplementedError
 
+    @abstractmethod
     def found(self, item: Any) -> Found | None:
         """Return the rollout of an item with its group; None where its file is gone."""
-        raise NotImplementedError
 
     def selected(self, bar: int) -> Found | None:
         """Return the rollout under the bar with its group; None in an empty list."""

@@ -46,7 +46,9 @@ class ViewPage(Container):
     .-narrow Overview #sparklines, .-low Overview #sparklines { display: block; }
     .-narrow Overview #charts, .-low Overview #charts { layout: vertical; height: 1fr; }
     .-narrow Overview.-lowest #charts, .-low Overview.-lowest #charts { display: none; }
-    #compare #states { height: auto; max-height: 50%; }
+    ComparedRuns #states { height: auto; max-height: 50%; }
+    ComparedRuns.-stacked Horizontal { layout: vertical; }
+    ComparedRuns.-stacked #differences { height: auto; max-height: 50%; }
     ViewPage > Horizontal { height: 1fr; }
     Charts { layout: grid; grid-size: 3; grid-rows: 1fr; }
     .-narrow Charts, .-low Charts { grid-size: 2; }
@@ -182,9 +184,18 @@ class Metrics(ViewPage):
         self.screen.set_focus(self.query_one(RowTable))
 
 
-def _compare() -> ViewPage:
-    """Runs next to each other: the state of each, the settings that differ, the results."""
-    return ViewPage(RowTable(states, id="states"), Horizontal(RowTable(differences), RowTable(comparison)))
+class ComparedRuns(ViewPage):
+    """Runs next to each other: the state of each, the settings that differ, the results; those below each other where
+    one is wider than half of the page."""
+
+    def compose(self) -> ComposeResult:
+        yield RowTable(states, id="states")
+        yield Horizontal(RowTable(differences, id="differences"), RowTable(comparison))
+
+    def show(self, snapshot: Snapshot) -> None:
+        super().show(snapshot)
+        tables = self.query("Horizontal RowTable").results(RowTable)
+        self.set_class(any(table.virtual_size.width > self.size.width // 2 - 2 for table in tables), "-stacked")
 
 
 def _results() -> ViewPage:
@@ -200,7 +211,7 @@ def _alerts() -> ViewPage:
 
 PAGES: dict[str, Callable[[], ViewPage | Completions]] = {
     "overview": Overview,
-    "compare": _compare,
+    "compare": ComparedRuns,
     "charts": Charts,
     "metrics": Metrics,
     "completions": Completions,

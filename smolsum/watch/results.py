@@ -148,27 +148,32 @@ def states(snapshot: Snapshot, _width: int) -> Rows:
 
 
 def differences(snapshot: Snapshot, _width: int) -> Rows:
-    """Return the settings that are not the same in all runs, a row for each. Those of a stage are compared between the
-    runs that have it."""
-    settings = []
-    for run in snapshot.runs:
-        stages = run.settings.stages
-        rewards = " > ".join(rewarded(stage.rewards) for stage in stages.values())
-        settings.append({"stages": " > ".join(stages), "rewarded for": rewards, **leaves(run.config)})
-    keys = [key for key in dict.fromkeys(key for one in settings for key in one) if not key.startswith(PLACE)]
-    rows = {key: [_value(one, key) for one in settings] for key in keys if _differs(key, settings)}
+    """Return the settings that are not the same in all runs, a row for each."""
+    rows = differing(snapshot.runs)
     if not rows:
         return Rows("settings that differ", "0", [""], [["all runs have the same settings"]])
     return _by_run("settings that differ", str(len(rows)), snapshot, rows)
 
 
-def _differs(key: str, settings: Sequence[Mapping[str, object]]) -> bool:
-    """Whether runs that could have a setting have different values of it."""
-    section, stage, *rest = [*key.split("."), ""]
-    if section == "stages" and len(rest) > 1:
-        beginning = f"{section}.{stage}."
-        settings = [one for one in settings if any(name.startswith(beginning) for name in one)]
-    return any(one.get(key) != settings[0].get(key) for one in settings)
+def differing(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Return the settings that are not the same in all runs, each with its value in every run. Those of a stage are
+    compared between the runs that have it."""
+    settings = []
+    for run in runs:
+        rewards = " > ".join(rewarded(stage.rewards) for stage in run.settings.stages.values())
+        stages = " > ".join(run.settings.stages)
+        settings.append({"stages": stages, "rewarded for": rewards, **leaves(run.config)})
+    found = {}
+    for key in dict.fromkeys(key for one in settings for key in one if not key.startswith(PLACE)):
+        section, stage, *_ = key.split(".") if key.count(".") > 1 else ("", "")
+        having = [
+            one.get(key)
+            for run, one in zip(runs, settings, strict=True)
+            if section != "stages" or stage in run.settings.stages
+        ]
+        if any(value != having[0] for value in having):
+            found[key] = [_value(one, key) for one in settings]
+    return found
 
 
 def _value(settings: Mapping[str, object], key: str) -> str:

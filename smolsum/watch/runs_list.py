@@ -1,8 +1,11 @@
-"""The list of all runs of a directory, over the view: filter, sort, show another run, compare several."""
+"""The list of all runs of a directory, over the view: filter, sort, group those that differ in their seed alone, show
+another run, compare several."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import ClassVar
 
 from rich.text import Text
@@ -22,6 +25,7 @@ from smolsum.runs.state import TROUBLE
 from smolsum.watch.charts import RUNS
 from smolsum.watch.formats import DIM, RED, Rows, ending
 from smolsum.watch.panes import STATE_STYLE
+from smolsum.watch.results import differing
 from smolsum.watch.widgets import RowTable
 
 PORTION_S = 0.05
@@ -31,6 +35,84 @@ MAX_QUEUED = 6
 """runs of a grid still to be trained that are named"""
 MOST_NAME = 40
 """Characters of a run's name; of a longer one the end is shown."""
+LEAST_SETTING, MOST_SETTING = 12, 24
+"""Characters of a setting of a group, by how much room there is; of a longer one the end is shown."""
+SEED = "train.seed"
+BETWEEN = 2
+"""Blanks between columns."""
+HINTS = {
+    False: "enter shows  tab compares it, or those marked  space marks  ctrl-g groups seeds  ctrl-s sorts  esc back",
+    True: "enter shows its newest  tab compares its runs, or those marked  space marks  ctrl-g ungroups  ctrl-s sorts  "
+    "esc back",
+}
+"""What keys do in the list of runs, and in that of groups."""
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A row of the list: a run, or a group of runs that differ in their seed alone."""
+
+    lines: Sequence[RunLine]
+    """of its runs, the newest first"""
+    name: Mapping[str, str]
+    """cells that tell it from other rows: the name of a run; of a group the number of runs, and settings"""
+
+    @property
+    def roots(self) -> list[Path]:
+        return [line.run.paths.root for line in self.lines]
+
+    def matches(self, query: str) -> bool:
+        """Whether a run has all words of the query in its name, state or stage, in any case."""
+        found = [f"{line.run.paths.name} {line.state.state} {line.run.stage}".lower() for line in self.lines]
+        return any(all(word in one for word in query.lower().split()) for one in found)
+
+    def state(self) -> Text:
+        """The most urgent state of its runs, and how many are in it if not all."""
+        states = [line.state for line in self.lines]
+        one = max(states, key=lambda one: (one.state in TROUBLE, one.alive, one.state != "finished"))
+        alike = sum(other.state == one.state for other in states)
+        count = f" {alike}/{len(states)}" if alike < len(states) else ""
+        return Text(f"{one.mark} {one.state}{count}", RED if one.state in TROUBLE else STATE_STYLE.get(one.state, DIM))
+
+    def tested(self) -> list[RunLine]:
+        """The runs that the results are of: those that were tested after the last stage that any was tested after."""
+        after = [list(line.run.results).index(line.evaluated) if line.results else -1 for line in self.lines]
+        return [line for line, place in zip(self.lines, after, strict=True) if place == max(after) >= 0]
+
+    def results(self) -> dict[str, tuple[str, float]]:
+        """Text and value (the higher the better) of each result, by title: of a group the mean, the standard deviation
+        between its runs, and how many have it if not all."""
+        tested, found = self.tested(), {}
+        for title in dict.fromkeys(title for line in tested for title in line.results):
+            one = next(line.results[title][0] for line in tested if title in line.results)
+            values = [line.results[title][1] for line in tested if title in line.results]
+            spread = f" ±{format(stdev(values), one.form)}" if len(values) > 1 else ""
+            part = f" of {len(values)}" if len(values) < len(self.lines) else ""
+            rank = -fmean(values) if one.better == "lower" else fmean(values)
+            found[title] = f"{format(fmean(values), one.form)}{spread}{part}", rank
+        return found
+
+
+def groups(lines: Sequence[RunLine]) -> list[RunRow]:
+    """Return a row for all runs that differ in their seed alone, in the order of the first of each. Its name has the
+    fewest settings that tell it from the others; without any, the name of its newest run."""
+    settings = {key: cells for key, cells in differing([line.run for line in lines]).items() if key != SEED}
+    found: dict[tuple[str, ...], list[RunLine]] = {}
+    for place, line in enumerate(lines):
+        unknown = "" if line.run.config else str(line.run.paths.root)  # a run without settings is like no other
+        found.setdefault((*(cells[place] for cells in settings.values()), unknown), []).append(line)
+    columns, named = dict(zip(settings, zip(*found, strict=True), strict=False)), list[str]()
+
+    def told_apart(*keys: str) -> int:
+        return len(set(zip(*(columns[key] for key in keys), strict=True)))
+
+    while told_apart(*named) < told_apart(*columns):
+        named.append(max(columns, key=lambda key: told_apart(*named, key)))
+    rows = []
+    for number, own in enumerate(found.values()):
+        name = {key: columns[key][number] for key in named} or {"run": own[0].run.paths.name}
+        rows.append(RunRow(own, {"runs": str(len(own)), **name}))
+    return rows
 
 
 class Filter(Input):
@@ -66,6 +148,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
             "enter": "choose",
             "space": "mark",
             "tab": "compare",
+            "ctrl+g": "group",
             "ctrl+s": "sort",
             "up": "go(-1, False)",
             "down": "go(1, False)",
@@ -74,16 +157,20 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         }.items()
     ]
 
-    def __init__(self, shown: Sequence[RunPaths], *, queued: Callable[[], Sequence[str]] = tuple) -> None:
+    def __init__(
+        self, shown: Sequence[RunPaths], *, queued: Callable[[], Sequence[str]] = tuple, grouped: bool = False
+    ) -> None:
         """`shown`: the runs of the view, which are marked if there are several. `queued` returns the names of those
         that the grid at work has not begun, in their order."""
         super().__init__()
+        self.grouped = grouped
+        """whether runs that differ in their seed alone share a row"""
         self._queued = queued
         self._runs = RunList(shown[0].root.parent)
         self._shown = shown[0].root
         self._at: Path | None = self._shown
         self._marked = [paths.root for paths in shown] if len(shown) > 1 else []
-        self._lines: list[RunLine] = []
+        self._rows: list[RunRow] = []
         self._sort = ""
         """the title of the result that the runs are sorted by; empty: by age"""
 
@@ -92,7 +179,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
             yield Filter(placeholder="type to filter by name, state or stage", select_on_focus=False, compact=True)
             yield RunTable()
             yield Static(id="queue")
-            yield Static("enter shows  tab compares it, or those marked  space marks  ctrl-s sorts  esc back")
+            yield Static(id="keys")
 
     def on_mount(self) -> None:
         self.query_one(RowTable).can_focus = False
@@ -105,41 +192,53 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
 
     @on(RowTable.RowSelected)
     def _chosen(self, event: RowTable.RowSelected) -> None:
-        self.dismiss([self._lines[event.cursor_row].paths])
+        self.dismiss([self._rows[event.cursor_row].lines[0].run.paths])
 
     def action_go(self, by: int, paged: bool) -> None:
         """Move the bar by a line or a page while the filter has the keys."""
         table = self.query_one(RowTable)
-        table.move_cursor(row=table.cursor_row + by * (max(table.content_size.height - 1, 1) if paged else 1))
-        if self._lines:
-            self._at = self._lines[table.cursor_row].paths.root
+        if paged:
+            table.turn(by)
+        else:
+            table.move_cursor(row=table.cursor_row + by)
+        if self._rows:
+            self._at = self._rows[table.cursor_row].roots[0]
+
+    @property
+    def _roots(self) -> list[Path]:
+        """The runs of the row under the bar."""
+        return next((row.roots for row in self._rows if self._at in row.roots), [])
 
     def action_mark(self) -> None:
-        if self._at in self._marked:
-            self._marked.remove(self._at)
-        elif self._at is not None and len(self._marked) < len(RUNS):
-            self._marked.append(self._at)
+        """Mark the runs of the row, or take their marks away if all have one."""
+        new = sorted(root for root in self._roots if root not in self._marked)
+        kept = [root for root in self._marked if new or root not in self._roots]
+        self._marked = [*kept, *new][: len(RUNS)]
         self._show()
 
     def action_compare(self) -> None:
-        """Return the marked runs; with fewer than two, the run of the view and the one marked or under the bar."""
-        here = [line.paths.root for line in self._lines]
-        other = self._marked[0] if self._marked else self._at
-        if len(self._marked) > 1:
-            self.dismiss([RunPaths(root) for root in self._marked])
-        elif other in here and other != self._shown:
-            self.dismiss([RunPaths(self._shown), RunPaths(other)])
+        """Return the marked runs, or with fewer than two those of the group under the bar, the first seed first; else
+        the run of the view and the one marked or under the bar."""
+        runs = self._marked if len(self._marked) > 1 else sorted(self._roots[: len(RUNS)])
+        if len(runs) < 2:
+            runs = [self._shown, *(self._marked or runs)]
+        if len(set(runs)) > 1:
+            self.dismiss([RunPaths(root) for root in runs])
+
+    def action_group(self) -> None:
+        self.grouped = not self.grouped
+        self._show()
 
     def action_sort(self) -> None:
         """Sort by the next result of a test split, then by age again."""
-        known = list(dict.fromkeys(title for line in self._lines for title in line.results))
+        known = list(dict.fromkeys(title for row in self._rows for line in row.lines for title in line.results))
         self._sort = next(iter(known[known.index(self._sort) + 1 if self._sort in known else 0 :]), "")
         self._show()
 
     def action_choose(self) -> None:
-        """Return the run under the bar alone, which also ends a comparison."""
-        if self._at in [line.paths.root for line in self._lines]:
-            self.dismiss([RunPaths(self._at)])
+        """Return the run under the bar alone, of a group the newest one, which also ends a comparison."""
+        if roots := self._roots:
+            self.dismiss([RunPaths(roots[0])])
 
     def _poll(self) -> None:
         if not self._runs.poll(PORTION_S):
@@ -148,55 +247,75 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
 
     def _show(self) -> None:
         query, table, box = self.query_one(Input).value, self.query_one(RowTable), self.query_one(Vertical)
-        self._lines = self._runs.lines(query, self._sort)
-        found = f"{len(self._lines)} of {len(self._runs)}" if query else str(len(self._runs))
+        runs = self._runs.lines()
+        rows = groups(runs) if self.grouped else [RunRow([one], {"run": one.run.paths.name}) for one in runs]
+        self._rows = listed(rows, query, self._sort)
+        total = len(rows) if self.grouped else len(self._runs)
+        found = f"{len(self._rows)} of {total}" if query else str(total)
+        count = f"{found} {'group' if self.grouped else 'run'}{'' if found == '1' else 's'}"
+        count += f" of {len(self._runs)} runs" if self.grouped else ""
         marked = f", {len(self._marked)} marked" if self._marked else ""
-        count = f"{found} run{'' if found == '1' else 's'}"
         order = f"the best {self._sort} first" if self._sort else "the newest first"
         title = self._runs.problem or f"{count}{marked}, {order}, in {self._runs.folder}"
         box.border_title = Content(title)
-        table.fill(run_rows(self._lines, self._marked, table.content_size.width))
-        roots = [line.paths.root for line in self._lines]
-        if roots:
-            self._at = self._at if self._at in roots else roots[0]
-            table.move_cursor(row=roots.index(self._at))
+        table.fill(run_rows(self._rows, self._marked, table.content_size.width))
+        if self._rows:
+            self._at = self._at if self._roots else self._rows[0].roots[0]
+            table.move_cursor(row=next(n for n, row in enumerate(self._rows) if self._at in row.roots))
+        self.query_one("#keys", Static).update(Content(HINTS[self.grouped]))
         names, queue = self._queued(), self.query_one("#queue", Static)
         lines = [f"{name}  to train" for name in names[:MAX_QUEUED]]
         queue.update(Content("\n".join([*lines, f"and {len(names) - len(lines)} more"][: len(names)])))
         queue.display = bool(names)
 
 
-def run_rows(lines: Sequence[RunLine], marked: Sequence[Path], width: int) -> Rows:
-    """Return a row for each run; those that are `marked`, in this order, begin with the letters that they have in the
-    view. The best of each result has a star. Results that have no room for a column each share one."""
+def listed(rows: Sequence[RunRow], query: str, sort: str) -> list[RunRow]:
+    """Return the rows with a run that matches the query, in their order, or the best by the result with this title."""
+    found = [row for row in rows if row.matches(query)]
+    # sorting is stable: those without the result stay in their order, behind
+    return sorted(found, key=lambda row: -row.results().get(sort, ("", -inf))[1]) if sort else found
+
+
+def run_rows(rows: Sequence[RunRow], marked: Sequence[Path], width: int) -> Rows:
+    """Return the cells of each row; those of runs that are `marked`, in this order, begin with the letters that they
+    have in the view. The best of each result has a star. Results that have no room for a column each share one."""
     letters = dict(zip(marked, RUNS, strict=False))
-    results: dict[str, Sequence[str | Text]] = {}
-    for title in dict.fromkeys(title for line in lines for title in line.results):
-        values = [line.results[title][1] for line in lines if title in line.results]
+    found, results = [row.results() for row in rows], dict[str, Sequence[str | Text]]()
+    for title in dict.fromkeys(title for one in found for title in one):
+        values = [one[title][1] for one in found if title in one]
         best = max(values) if len(set(values)) > 1 else inf
-        cells = (line.results.get(title, ("", -inf)) for line in lines)
+        cells = (one.get(title, ("", -inf)) for one in found)
         results[title] = [f"{text}{'★' if value == best else ''}" for text, value in cells]
-    columns: dict[str, Sequence[str | Text]] = {
-        "": [letters.get(line.paths.root, " ") for line in lines],
-        "run": [ending(clean(line.paths.name), MOST_NAME) for line in lines],
-        "state": [
-            Text(
-                f"{line.state.mark} {line.state.state}",
-                RED if line.state.state in TROUBLE else STATE_STYLE.get(line.state.state, DIM),
-            )
-            for line in lines
-        ],
-        "step": [line.progress for line in lines],
-        "tested after": [clean(line.evaluated)[:12] for line in lines],
-        **results,
-        "age": [duration(line.age_s) for line in lines],
+    names = {key: [ending(clean(row.name[key]), MOST_NAME) for row in rows] for key in (rows[0].name if rows else ())}
+    settings, grouped = [key for key in names if key not in ("run", "runs")], "runs" in names
+    progress: dict[str, Sequence[str | Text]] = {
+        "step": [row.lines[0].progress for row in rows],
+        "tested after": [clean((row.tested() or row.lines)[0].evaluated)[:12] for row in rows],
     }
-    sizes = [max([len(title), *(len(cell) for cell in cells)]) + 2 for title, cells in columns.items()]
-    if sum(sizes) > width:
-        del columns["tested after"]
-    if sum(sizes) - 14 > width:
-        shared = ["  ".join(f"{title} {results[title][n]}" for title in line.results) for n, line in enumerate(lines)]
-        columns = {title: cells for title, cells in columns.items() if title not in results}
-        columns = {**columns, "results": shared} if results else columns
-    rows = [[cells[n] for cells in columns.values()] for n in range(len(lines))]
-    return Rows("", "", list(columns), rows, left=("", "run", "state", "tested after", "results"))
+    columns: dict[str, Sequence[str | Text]] = {
+        "": ["".join(sorted(letters.get(root, "") for root in row.roots)) or " " for row in rows],
+        **names,
+        "state": [row.state() for row in rows],
+        **({} if grouped else progress),
+        **results,
+        "age": [duration(row.lines[0].age_s) for row in rows],
+    }
+    sizes = {title: max([len(title), *map(len, cells)]) + BETWEEN for title, cells in columns.items()}
+
+    def over(most: int) -> int:
+        """The characters that there are too many with settings of this length."""
+        return sum(min(size, most + BETWEEN) if title in settings else size for title, size in sizes.items()) - width
+
+    for spare in ("age", "state") if grouped else ("tested after",):
+        if over(LEAST_SETTING) > 0:
+            del columns[spare], sizes[spare]
+    most = next((most for most in range(MOST_SETTING, LEAST_SETTING, -1) if over(most) <= 0), LEAST_SETTING)
+    if over(most) > 0 and results:
+        shared = ["  ".join(f"{title} {results[title][n]}" for title in one) for n, one in enumerate(found)]
+        columns = {**{title: cells for title, cells in columns.items() if title not in results}, "results": shared}
+    for key in settings:
+        columns[key] = [ending(cell, most) for cell in names[key]]
+    titles = {title: ending(title, most) if title in settings else title for title in columns}
+    left = [titles[title] for title in columns if title not in ("runs", "step", "age", *results)]
+    cells_of = [[cells[n] for cells in columns.values()] for n in range(len(rows))]
+    return Rows("", "", list(titles.values()), cells_of, left=left)

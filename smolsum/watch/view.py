@@ -9,9 +9,10 @@ from typing import cast
 from rich.text import Text
 from textual import events, on
 from textual.app import App, ComposeResult
+from textual.binding import Binding
 from textual.filter import LineFilter
 from textual.reactive import reactive
-from textual.widgets import Footer, Input, Static, TabbedContent, TabPane, Tabs
+from textual.widgets import Input, Static, TabbedContent, TabPane, Tabs
 
 from smolsum.runs.grid_follower import GridFollower
 from smolsum.runs.paths import RunPaths
@@ -23,7 +24,7 @@ from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.pages import PAGES, Overview, ViewPage
 from smolsum.watch.panes import header, message
 from smolsum.watch.themes import DARK, LIGHT, ON_DARK, ON_LIGHT, TO_ASCII, WITHOUT_COLOUR
-from smolsum.watch.widgets import RowTable
+from smolsum.watch.widgets import KeyLine, RowTable
 
 POLL_S = 0.5
 CLOCK_S = 1.0
@@ -31,6 +32,8 @@ CLOCK_S = 1.0
 FIRST_LOOK_S = 0.5
 """Seconds of reading before the first page is drawn; a run of 10,000 steps takes less."""
 SAY_S = 4.0
+ARROW_KEYS = str.maketrans({"←": "left", "→": "right", "↑": "up", "↓": "down", "⏎": "enter"})
+"""Keys without a character of ASCII."""
 
 
 class Tabbed(TabPane):
@@ -60,7 +63,11 @@ class RunView(App[None]):
     Input > .input--placeholder { color: $foreground 85%; }
     Pane, RowTable, TextView { border: round $foreground 50%; border-title-color: $foreground;
                                border-subtitle-color: $foreground; border-title-style: bold; }
-    RowTable, TextView, VerticalScroll { scrollbar-color: $foreground; scrollbar-background: $background; }
+    RowTable, TextView, VerticalScroll, KeyPanel {
+        scrollbar-color: $foreground 50%; scrollbar-color-hover: $foreground 70%;
+        scrollbar-color-active: $foreground 70%; scrollbar-background: $background;
+        scrollbar-background-hover: $background; scrollbar-background-active: $background;
+        scrollbar-corner-color: $background; }
     RunSwitcher RowTable { border: none; }
     """
     moment: reactive[Snapshot | None] = reactive(None, always_update=True)
@@ -99,13 +106,18 @@ class RunView(App[None]):
         colours = [WITHOUT_COLOUR] if self.no_color else super().get_line_filters()
         return [*colours, *([TO_ASCII] if self.options.ascii else [])]
 
+    def get_key_display(self, binding: Binding) -> str:
+        """Return a key as footer and help show it."""
+        shown = super().get_key_display(binding)
+        return shown.translate(ARROW_KEYS) if self.options.ascii else shown
+
     def compose(self) -> ComposeResult:
         yield Static(id="head")
         with TabbedContent(initial="overview"):
             for name in PAGES:
                 yield Tabbed(name, id=name)
         yield Static(id="message")
-        yield Footer(compact=True)
+        yield KeyLine(compact=True)
 
     async def on_mount(self) -> None:
         self._look_first()

@@ -1,6 +1,7 @@
 """The widgets that pages are made of: a pane that is drawn from the model, a table, a text that scrolls, a question."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar, cast
 
 from rich.cells import cell_len
@@ -14,7 +15,7 @@ from textual.coordinate import Coordinate
 from textual.screen import ModalScreen
 from textual.visual import VisualType
 from textual.widget import Widget
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import DataTable, Footer, Input, Static
 
 from smolsum.watch.formats import PaneText, Rows
 from smolsum.watch.model import Snapshot
@@ -77,7 +78,8 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
     RowTable > .datatable--header { background: $background; color: $foreground; text-style: bold; }
     RowTable > .datatable--cursor, RowTable:focus > .datatable--cursor { background: $background; color: $foreground;
             text-style: bold reverse; }
-    RowTable > .datatable--even-row, RowTable > .datatable--odd-row { background: $background; }
+    RowTable > .datatable--even-row, RowTable > .datatable--odd-row, RowTable > .datatable--fixed {
+            background: $background; color: $foreground; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "cursor_up", "up", show=False),
@@ -87,12 +89,20 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
 
     def __init__(self, draw: Callable[[Snapshot, int], Rows] | None = None, *, id: str | None = None) -> None:
         """`draw` makes the rows of a table without a bar from each moment of the run; other tables are filled."""
-        super().__init__(id=id, show_cursor=draw is None, cursor_type="row", cell_padding=1)
+        fixed = 0 if draw is None else 1
+        super().__init__(id=id, show_cursor=draw is None, cursor_type="row", cell_padding=1, fixed_columns=fixed)
         self._draw = draw
 
     def show(self, snapshot: Snapshot) -> None:
         if self._draw:
-            self.fill(self._draw(snapshot, self.size.width))
+            found = self._draw(snapshot, self.size.width)
+            keys = ["pgdn"] if len(found.rows) >= self.scrollable_content_region.height else []
+            keys += ["shift+right"] if self.virtual_size.width > self.scrollable_content_region.width else []
+            self.fill(replace(found, note=f"{found.note}  more: {', '.join(keys)}") if keys else found)
+
+    def turn(self, by: int) -> None:
+        """Move the bar by a page."""
+        (self.action_page_down if by > 0 else self.action_page_up)()
 
     def fill(self, found: Rows) -> None:
         """Show these rows and keep the bar where it is; cells that stay as they are cost nothing."""
@@ -122,7 +132,8 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
                     wider = False
 
     def _cell(self, cell: str | Text, left: bool) -> Text:
-        text = cell if isinstance(cell, Text) else Text(cell)
+        now = moment_of(self)
+        text = cell if isinstance(cell, Text) else Text(cell if now is None else now.options.text(cell))
         text.justify = "left" if left else "right"
         text.no_wrap, text.overflow = True, "ellipsis"
         return text
@@ -171,6 +182,21 @@ class TextView(VerticalScroll, can_focus=False):
         lines = self._text[:place].wrap(Console(width=80), max(self.content_size.width, 8))
         row = len(lines) - 1 if place else 0
         self.scroll_to(y=max(row - CONTEXT, 0) if row >= self.content_size.height else 0, animate=False)
+
+
+class KeyLine(Footer):
+    """The keys of the page, as many whole ones as there is room for."""
+
+    def compose(self) -> ComposeResult:
+        room = self.app.size.width - sum(panel.outer_size.width for panel in self.screen.query("HelpPanel"))
+        for key in sorted(super().compose(), key=lambda key: not key.has_class("-command-palette")):  # at the right
+            width = cell_len(f"{key.key_display} {key.description} ")  # type: ignore[attr-defined]
+            if width <= room:
+                room -= width
+                yield key
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.recompose)
 
 
 class InputDialog(ModalScreen[str | None]):

@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 from smolsum.files import to_json
 from smolsum.runs.control import is_requested
 from smolsum.runs.reader import Run, read_run
-from smolsum.watch.app import WatchApp, plain_page, settled
+from smolsum.watch.app import KEYS, WatchApp, plain_page, settled
 from smolsum.watch.charts import RunChart
 from smolsum.watch.formats import Rows
 from smolsum.watch.model import Snapshot, ViewOptions
@@ -214,14 +214,19 @@ def test_help_and_palette(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 def test_keys_of_every_page(tmp_path: Path, size: tuple[int, int]) -> None:
-    """Whatever page, the last line tells how to pause, stop and leave a run that goes on, and how to turn the page."""
+    """Whatever page, the last line tells how to pause, stop and leave a run that goes on, and how to turn the page; it
+    has whole keys only."""
     paths = alive(tmp_path)
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
         for page in [name for name in PAGES if name not in ("compare", "chart")]:
-            own = {"charts": "1-9 enlarge", "metrics": "/ find", "completions": "/ find"}.get(page, "")
+            own = {"charts": "1-9 enlarge", "metrics": "/ find", "completions": "r runs"}.get(page, "")
             for key in ("tab page", "space pause", "S stop", "q quit", own):
                 await until(pilot, lambda page=page, key=key: app.at == page and key in screen(app).splitlines()[-1])
+            rest = screen(app).splitlines()[-1]
+            for known in sorted((f"{app.get_key_display(key)} {key.description}" for key in KEYS), key=len)[::-1]:
+                rest = rest.replace(known, "")
+            assert rest.split() == ["^p", "palette"]
             await pilot.press("tab")
         await pilot.press("4")
         await shown(app, pilot, "esc back")
@@ -402,3 +407,18 @@ def test_keys_right_after_a_line_of_input_are_typed_into_it(tmp_path: Path, keys
         await shown(app, pilot, comes)
 
     drive(WatchApp(Run(alive(tmp_path))), script)
+
+
+def test_pages_of_a_table(tmp_path: Path) -> None:
+    """The bar of metrics moves by a page, and back."""
+
+    def at(app: WatchApp) -> int:
+        return app.query_one("#metrics RowTable", RowTable).cursor_row
+
+    play(
+        make_run(tmp_path),
+        ("tab tab", On("metrics"), "newest", lambda app: at(app) == 0),
+        ("pagedown", lambda app: at(app) > 10),
+        ("pageup", lambda app: at(app) == 0),
+        size=(80, 24),
+    )

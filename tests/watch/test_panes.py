@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.views import Looks, On, play
-from support.watching import BEGAN, append, golden, make_run, row, screen, stamp, status
+from support.watching import BEGAN, append, evaluate, golden, make_run, row, screen, stamp, status
 
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_run
@@ -382,3 +382,16 @@ def test_no_tick_is_half_a_step(tmp_path: Path) -> None:
     axis = text(snapshot(tmp_path, ViewOptions(view=View(3)), steps=22), "chart0", 100, 14).splitlines()
     labels = next(line for line in axis if "step 22" in line).strip("│ ").split()
     assert labels == ["20", "21", "step", "22"]
+
+
+def test_arrows_in_ascii(tmp_path: Path) -> None:
+    """What became of a value is no comparison, in tables and in the header; keys with arrows have their names."""
+    paths = make_run(tmp_path)
+    evaluate(paths, "start", {"test-0001": "one two three"})
+    evaluate(paths, "length", {"test-0001": "one"})
+    play(
+        paths,
+        ("b", "2->2", "on target 4.5% -> 75.0%"),
+        ("1", "left right cursor", lambda app: screen(app).isascii()),
+        options=ViewOptions(ascii=True),
+    )

@@ -4,14 +4,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.views import Gone, On, alive, play
+from support.views import Gone, On, alive, drive, play, shown, walk
 from support.watching import MEASURES, make_run, measured, screen, status
+from textual import events
+from textual.pilot import Pilot
 
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
+from smolsum.watch.app import WatchApp
 from smolsum.watch.formats import Rows
 from smolsum.watch.model import Snapshot
 from smolsum.watch.results import compared_in_head, comparison, differences, states
+from smolsum.watch.widgets import RowTable
 
 
 def snapshot(*runs: RunPaths) -> Snapshot:
@@ -108,6 +112,29 @@ def test_ten_runs_fit(tmp_path: Path, size: tuple[int, int]) -> None:
         paths.config.write_text(paths.config.read_text().replace("4e-4", f"{n}e-4"))
     others = [Run(paths) for paths in runs[1:]]
     play(runs[0], ("tab", On("compare"), "A a-run", "C a-run", "learning_rate", " A "), size=size, others=others)
+
+
+def test_what_has_no_room_scrolls(tmp_path: Path) -> None:
+    """Settings and results are below each other where they are wider than half of the page; keys that the frame names
+    scroll lines and columns, and the wheel lines, below the letters of the runs and next to the names of rows."""
+    runs = [measured(make_run(tmp_path, f"run-{n}"), "quality", **{"length/within_tol": n / 10}) for n in range(8)]
+    for n, paths in enumerate(runs):
+        paths.config.write_text(paths.config.read_text() + f"[model]\npath = 'a model with a long name {n}'\n")
+    others = [Run(paths) for paths in runs[1:]]
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await walk(app, pilot, ("tab", On("compare"), "more: pgdn", "more: shift+right", "long name 0"))
+        lines = screen(app).splitlines()
+        tops = [next(n for n, line in enumerate(lines) if title in line) for title in ("╭─ settings", "╭─ results")]
+        assert tops[0] < tops[1]
+        await walk(app, pilot, (" ".join(["shift+right"] * 20), "model.path", "long name 7", Gone("long name 0")))
+        await walk(app, pilot, ("pagedown pagedown", "seconds a step", Gone("evaluated after"), " H "))
+        table = app.query("ComparedRuns RowTable").last(RowTable)
+        for _ in range(4):
+            table.post_message(events.MouseScrollUp(table, 5, 2, 0, 0, 0, False, False, False))
+        await shown(app, pilot, "evaluated after")
+
+    drive(WatchApp(Run(runs[0]), others), script, size=(120, 30))
 
 
 def test_the_page_is_there_for_several_runs_only(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 import gc
 import os
+import re
 import time
 import weakref
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from smolsum.runs.listing import RunList
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import LAST_BYTES, Run, Tail
 from smolsum.watch.app import WatchApp
-from smolsum.watch.runs_list import run_rows
+from smolsum.watch.runs_list import RunRow, listed, run_rows
 
 
 def aged(paths: RunPaths, seconds: float) -> RunPaths:
@@ -35,6 +37,15 @@ def several(folder: Path) -> list[RunPaths]:
     return [first, waiting, killed]
 
 
+def rows_of(runs: RunList) -> list[RunRow]:
+    """A row for each run."""
+    return [RunRow([line], {"run": line.run.paths.name}) for line in runs.lines()]
+
+
+def names(rows: list[RunRow]) -> list[str]:
+    return [row.roots[0].name for row in rows]
+
+
 def test_lines(tmp_path: Path) -> None:
     """State, stage, progress and age of each run, the newest first. A run is listed once it was read, and stays while
     it is read again."""
@@ -43,12 +54,12 @@ def test_lines(tmp_path: Path) -> None:
     assert not runs.poll(0)
     assert runs.lines() == []
     assert runs.poll(5)
-    assert [(line.paths.name, line.state.state, line.stage, line.progress) for line in runs.lines()] == [
+    assert [(line.run.paths.name, line.state.state, line.run.stage, line.progress) for line in runs.lines()] == [
         ("killed", "STALE", "length", "30/80"),
         ("waiting", "paused", "quality", "60/80"),
         ("first", "finished", "quality", "60/80"),
     ]
-    assert [line.paths.name for line in runs.lines("PAUSED quality")] == ["waiting"]
+    assert names(listed(rows_of(runs), "PAUSED quality", "")) == ["waiting"]
     assert not runs.poll(0)
     assert len(runs.lines()) == 3
 
@@ -56,20 +67,20 @@ def test_lines(tmp_path: Path) -> None:
 def test_results_of_the_test_split(tmp_path: Path) -> None:
     """The newest of each run, as its task writes them; the list is sorted by one, the best first, whichever way that
     is. A run without one comes last, the best has a star."""
-    killed, waiting, first = several(tmp_path)[::-1]
+    first, waiting, _ = several(tmp_path)
     measured(first, "quality", **{"length/within_tol": 0.9, "wrong": 0.2})
     measured(waiting, "length", **{"length/within_tol": 0.7, "wrong": 0.1})
     runs = RunList(tmp_path)
     assert runs.poll(5)
-    found = run_rows(runs.lines(), [], 118)
+    found = run_rows(rows_of(runs), [], 118)
     assert found.titles == ["", "run", "state", "step", "tested after", "on target", "wrong", "age"]
     assert [row[3:] for row in found.rows] == [
         ["30/80", "length", "54.5%", "", "10m00s"],
         ["60/80", "length", "70.0%", "10.0%★", "2h00m"],
         ["60/80", "quality", "90.0%★", "20.0%", "3d00h"],
     ]
-    assert [line.paths for line in runs.lines(sort="on target")] == [first, waiting, killed]
-    assert [line.paths for line in runs.lines(sort="wrong")] == [waiting, first, killed]
+    assert names(listed(rows_of(runs), "", "on target")) == ["first", "waiting", "killed"]
+    assert names(listed(rows_of(runs), "", "wrong")) == ["waiting", "first", "killed"]
 
 
 def test_results_of_many_tasks(tmp_path: Path) -> None:
@@ -79,9 +90,9 @@ def test_results_of_many_tasks(tmp_path: Path) -> None:
         measured(make_run(tmp_path, f"run-{number}"), "quality", measures=own, a=0.5, b=0.25)
     runs = RunList(tmp_path)
     assert runs.poll(5)
-    titles = run_rows(runs.lines(), [], 200).titles
+    titles = run_rows(rows_of(runs), [], 200).titles
     assert all(f"{name} of {number}" in titles for name in ("a", "b") for number in range(3))
-    found = run_rows(runs.lines(), [], 80)
+    found = run_rows(rows_of(runs), [], 80)
     assert found.titles == ["", "run", "state", "step", "age", "results"]
     results = sorted(row[-1] for row in found.rows)
     assert results == [f"a of {number} 50.0%  b of {number} 25.0%" for number in range(3)]
@@ -196,4 +207,67 @@ def test_runs_come_and_go_under_the_list(tmp_path: Path) -> None:
         (lambda: make_run(tmp_path, "comes"), " comes "),
         (lambda: (tmp_path / "comes").rename(tmp_path.parent / f"{tmp_path.name}-gone"), Gone(" comes ")),
         ("enter", " stays  ✓ FINISHED"),
+    )
+
+
+def grid(folder: Path) -> list[RunPaths]:
+    """Two rewards with two seeds each, the second seed of the second one at work; another run with a learning rate of
+    its own. The newest last."""
+    runs = []
+    for place, (reward, seed) in enumerate((("meteor", 1), ("rouge", 1), ("rouge", 2), ("meteor", 2), ("slow", 1))):
+        paths = make_run(folder, f"{reward}-{seed}") if (reward, seed) != ("rouge", 2) else alive(folder, "rouge-2")
+        text = paths.config.read_text().replace("meteor", "rouge" if reward == "rouge" else "meteor")
+        text = text.replace("4e-4", "1e-5") if reward == "slow" else text
+        paths.config.write_text(f"{text}[run]\nname = '{paths.name}'\n\n[train]\nseed = {seed}\n")
+        runs.append(aged(paths, 3600 - 60 * place))
+    return runs
+
+
+def test_seeds_share_a_row(tmp_path: Path) -> None:
+    """Runs that differ in their seed alone, with what tells them from others, mean and spread of what was tested after
+    the same stage, and the most urgent state. The filter finds a group by any of its runs, and does not split it."""
+    meteor_1, rouge_1, _, meteor_2, _ = grid(tmp_path)
+    measured(meteor_1, "quality", **{"length/within_tol": 0.9, "wrong": 0.2})
+    measured(meteor_2, "quality", **{"length/within_tol": 0.8, "wrong": 0.4})
+    measured(rouge_1, "quality", **{"length/within_tol": 0.5})
+
+    def listed_as(app: WatchApp) -> list[list[str]]:
+        lines = [re.split(r" {2,}", line.strip("│ ")) for line in screen(app).splitlines() if "ngth+" in line]
+        return [line[:5] for line in lines if line[0].isdecimal()]
+
+    expected = [
+        ["1", "length+meteor > length+meteor", "1e-05", "✓ finished", "54.5%"],
+        ["2", "length+meteor > length+meteor", "0.0004", "✓ finished", "85.0% ±7.1%★"],
+        ["2", "length+rouge > length+rouge", "0.0004", "● running 1/2", "50.0% of 1"],
+    ]
+    for line in expected:
+        line[1] = f"…{line[1][-23:]}"
+    play(
+        meteor_1,
+        ("r", "5 runs, the newest first", "ctrl-g groups"),
+        ("ctrl+g", "3 groups of 5 runs", "rewarded for", "ctrl-g ungroups", lambda app: listed_as(app) == expected),
+        ("=running", "1 of 3 groups of 5 runs", lambda app: listed_as(app) == expected[-1:]),
+        ("enter", " rouge-2  ● RUNNING"),  # the newest of its runs
+        ("r", "3 groups of 5 runs"),  # still
+        ("ctrl+g", "5 runs, the newest first", " meteor-1 "),
+        (lambda: [make_run(tmp_path, f"damaged-{n}").config.unlink() for n in range(2)], "7 runs"),
+        ("ctrl+g", "5 groups of 7 runs"),  # nobody knows whether these are alike
+    )
+
+
+def test_the_runs_of_a_group_are_compared(tmp_path: Path) -> None:
+    """With tab, in the order of their names; a group of one run with the run of the view. Space marks all of a row."""
+    meteor_1, rouge_1, rouge_2, meteor_2, slow = grid(tmp_path)
+
+    def shows(*runs: RunPaths) -> Callable[[WatchApp], bool]:
+        return lambda app: [run.paths for run in (app.watched, *app.others)] == [*runs]
+
+    play(
+        slow,
+        ("r ctrl+g down tab", On("compare"), "train.seed", shows(meteor_1, meteor_2)),
+        ("r", "2 marked", "AB"),
+        ("space", "3 groups of 5 runs, the newest first"),  # takes the marks away
+        ("pageup tab", shows(meteor_1, slow)),
+        ("r space space pagedown space pageup space space", "3 marked"),
+        ("tab", shows(rouge_1, rouge_2, slow)),
     )

@@ -42,7 +42,8 @@ def contrast(segment: Segment) -> float:
 
 
 def is_drawing(text: str) -> bool:
-    return all(char in " │┃┊·█░▲▼╭╮╰╯─" or 0x2800 <= ord(char) < 0x2900 for char in text)
+    """Whether it is lines of charts, frames and scrollbars."""
+    return all(char in " │┃┊·█░▲▼╭╮╰╯─▁▂▃▄▅▆▇▏▎▍▌▋▊▉" or 0x2800 <= ord(char) < 0x2900 for char in text)
 
 
 def unreadable(app: WatchApp) -> list[tuple[float, str, str]]:
