@@ -11,8 +11,8 @@ import typer
 from smolsum import console
 from smolsum.errors import UsageError
 
-SEED = re.compile(r"-seed\d+$")
-"""what the name of a run with --seeds ends with"""
+SEED = re.compile(r"(.+)-seed([0-9]+)")
+"""the name of a run of `smolsum train --seeds`"""
 
 
 def plan(
@@ -57,7 +57,7 @@ def plan(
     from smolsum.results.analysis_plan import PlanVersion, write_plan
 
     planned = PlanVersion(
-        configurations=_by_configuration(configurations),
+        configurations=_by_configuration(configurations, matched=matched),
         metrics=list(metric or ()),
         alternative=alternative,
         margin=margin,
@@ -67,22 +67,40 @@ def plan(
         reason=reason,
     )
     written = write_plan(file, planned, now=datetime.now(UTC)).current
-    console.narrate(f"{file}: {written.tests} tests are planned; commit the file, or publish this hash")
+    for number, (name, runs) in enumerate(written.configurations.items()):
+        console.narrate(f"{name}{', which the others are compared with' if not number else ''}: {', '.join(runs)}")
+    tests = "1 test is" if written.tests == 1 else f"{written.tests} tests are"
+    console.narrate(f"{file}: {tests} planned; commit the file, or publish this hash")
     console.data(written.hash)
 
 
-def _by_configuration(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Return the runs of each configuration, from NAME=RUN,RUN or from the names of runs alone."""
-    found: dict[str, list[str]] = {}
+def _by_configuration(texts: Sequence[str], *, matched: bool) -> dict[str, list[str]]:
+    """Return the runs of each configuration, from NAME=RUN,RUN or from the names of runs alone, by their seeds. Raises
+    UsageError for a configuration that is there twice, and for names whose seeds cannot be matched."""
+    found: dict[str, dict[str, int | None]] = {}
+    """runs with their seeds, as far as names tell them"""
     named: set[str] = set()
     for text in texts:
         before, equals, after = text.partition("=")
-        runs = [Path(run).name for run in (after.split(",") if equals else [text])]
-        name = before if equals else SEED.sub("", runs[0])
-        twice = name in (found if equals else named)
-        if twice or not name or not all(runs) or any("," in run for run in runs):
-            problem = "is there twice" if twice else "has no name or no runs"
-            raise UsageError(f"the configuration {text!r} {problem}", hint="joint=j1,j2,j3, names of runs to come")
-        named |= {name} if equals else set()
-        found.setdefault(name, []).extend(runs)
-    return found
+        runs = [Path(run).name for run in (after if equals else text).split(",")]
+        if not all(runs) or (not before if equals else len(runs) > 1):
+            raise UsageError(
+                f"the configuration {text!r} has no name or no runs", hint="joint=j1,j2,j3, or names alone"
+            )
+        seed = None if equals else SEED.fullmatch(runs[0])
+        name = before if equals else seed[1] if seed else runs[0]
+        own = found.setdefault(name, {})
+        if name in named or (equals and own) or any(run in own for run in runs):
+            raise UsageError(f"{text!r}: the configuration {name} is there twice", hint="give each run once")
+        if equals:
+            named.add(name)
+        own |= {run: int(seed[2]) if seed else None for run in runs}
+    seeds = {name: sorted(seed for seed in runs.values() if seed is not None) for name, runs in found.items()}
+    first = next(iter(seeds))
+    if matched and all(seeds.values()) and (other := next((one for one in seeds if seeds[one] != seeds[first]), None)):
+        lists = [f"{name} has the seeds {', '.join(map(str, seeds[name]))}" for name in (first, other)]
+        raise UsageError(
+            f"--matched pairs equal seeds, and {', '.join(lists)}", hint="plan the same seeds of each, or leave it out"
+        )
+    # sorting is stable: runs without a seed in their names stay in their order
+    return {name: sorted(runs, key=lambda run: runs[run] or 0) for name, runs in found.items()}

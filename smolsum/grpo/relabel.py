@@ -16,11 +16,19 @@ from smolsum.policy.load import Policy
 from smolsum.types import Rollout
 
 
+class Learnt(NamedTuple):
+    """A completion, the target under whose prompt its end is learnt, and whether it is right there."""
+
+    rollout: Rollout
+    target: int
+    right: bool
+
+
 def relabelled(
     batch: Batch, setup: Setup, stage: StageConfig, step: int, steps: int, ends: frozenset[int]
 ) -> list[Relabelled]:
-    """Return the completions of each group that are learnt: of its rollouts of at least median quality, those that
-    would be there if they had ended after one of the tokens `ends`, or where they did.
+    """Return what each group's rollouts of at least median quality teach about where to end, right and too early: each
+    could have ended after any of the tokens `ends`, and a whole one where it did.
 
     `step` is the stage's, from 0, of `steps`: training may ask for other targets at each.
     """
@@ -47,14 +55,6 @@ def relabelled(
             ids = [(writer.asking(group.prompt, one.target) if writer else group.prompt).token_ids for one in learnt]
             found.append(Relabelled([one.rollout for one in learnt], ids, [one.right for one in learnt]))
     return found
-
-
-class Learnt(NamedTuple):
-    """A completion, the target under whose prompt its end is learnt, and whether it is right there."""
-
-    rollout: Rollout
-    target: int
-    right: bool
 
 
 def _for_any_target(

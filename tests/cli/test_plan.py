@@ -13,6 +13,7 @@ from support.refusals import assert_refused, refuses
 from support.reports import edit
 from support.studies import CRITERIA, PATHS, judged, run
 
+from smolsum.grpo.grid import variants
 from smolsum.results.analysis_plan import AnalysisPlan, PlanVersion, read_plan, write_plan
 from smolsum.stats.seeds import compare_runs, margin_p
 from smolsum.stats.several import benjamini_hochberg, holm
@@ -56,7 +57,7 @@ def scores(arm: list[str], metric: str) -> np.ndarray[Any, np.dtype[np.float64]]
 def test_a_plan_is_written_with_its_hash(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """stdout is the hash, which the file has too; runs may be still to come, and may be named by their path."""
     monkeypatch.chdir(tmp_path)
-    out, _ = done(call("plan", "p.toml", *ARMS, "--metric", "meteor", "--margin", "0.02"), "1 tests")
+    out, _ = done(call("plan", "p.toml", *ARMS, "--metric", "meteor", "--margin", "0.02"), "1 test is planned")
     (version,) = tomli.loads(Path("p.toml").read_text())["versions"]
     assert version["hash"] == out.strip()
     assert version["configurations"] == {"joint": ["j1", "j2"], "staged": ["s1", "s2"]}
@@ -65,15 +66,20 @@ def test_a_plan_is_written_with_its_hash(call: Call, tmp_path: Path, monkeypatch
 
 
 def test_runs_of_a_grid_are_told_by_their_seeds(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names that differ only in their seed are one configuration; a name without a seed is one of its own."""
+    """Names that differ only in their seed are one configuration, by its seeds, however `smolsum train` came to write
+    them; a name without a seed is one of its own."""
     monkeypatch.chdir(tmp_path)
-    names = ("tiny-length-seed1", "runs/tiny-length-seed2", "tiny-included-seed1", "tiny-included-seed2", "start")
-    done(call("plan", "p.toml", *names, "other=o1,o2", "--metric", "meteor"))
+    layers: dict[str, Any] = {"config_file": None, "flags": {"train.seed": 9}}
+    first, second = (suffix for _, suffix in variants(2, sets=[], **layers))
+    names = (f"runs/length{second}", f"length{first}", f"length-rouge{first}", f"length-rouge{second}", "start")
+    done(
+        call("plan", "p.toml", *names, "other=o2,o1", "--metric", "meteor"), "length-rouge: length-rouge-seed9, length"
+    )
     assert read_plan(Path("p.toml")).current.configurations == {
-        "tiny-length": ["tiny-length-seed1", "tiny-length-seed2"],
-        "tiny-included": ["tiny-included-seed1", "tiny-included-seed2"],
+        "length": ["length-seed9", "length-seed10"],
+        "length-rouge": ["length-rouge-seed9", "length-rouge-seed10"],
         "start": ["start"],
-        "other": ["o1", "o2"],
+        "other": ["o2", "o1"],
     }
 
 
@@ -171,6 +177,10 @@ BAD = {
     "p.toml joint=j1 --metric m": "two configurations",
     "p.toml joint=j1 staged= --metric m": "'staged='",
     "p.toml joint=j1 joint=s1 --metric m": "twice",
+    "p.toml a-seed1 a-seed1 b --metric m": "twice",
+    "p.toml a-seed1 a=x b --metric m": "twice",
+    "p.toml a,b c --metric m": "no name",
+    "p.toml a-seed1 a-seed2 b-seed2 b-seed3 --metric m --matched": "b has the seeds 2, 3",
     "p.toml joint=j1 staged=j1 --metric m": "'j1'",
     "p.toml joint=j1 staged=s1 --metric m --margin 0": "--margin",
     "p.toml joint=j1,j2 staged=s1 --metric m --matched": "equally many",
