@@ -73,7 +73,8 @@ def compare_runs(
     An example without a finite value in each run is left out and counted. `matched`: the k-th runs of both arms belong
     together (same rewards, another strategy), and what they share cancels. `clusters_N` names what each example belongs
     to, such as its document: these are the sample then. A single run is taken to vary as the runs of the other arm do.
-    Raises UsageError for matched arms of unequal length, and for fewer than two clusters.
+    The interval of a difference of shares ends at -1 and 1. Raises UsageError for matched arms of unequal length, and
+    for fewer than two clusters.
     """
     a, b, missing = complete_tables(a_SN, b_SN, matched=matched)
     examples = a.shape[1]
@@ -91,6 +92,8 @@ def compare_runs(
         example_part = np.float64(these.sd**2 / a.shape[1])
         variance, df = crossed_variance(example_part, runs_A, overlap, a.shape[1], [len(arm) for arm in varying])
         result = _with_variance(these, float(variance), float(df))
+    if np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all():
+        result = _of_shares(result)
     paired_sd = _run_sd(b - a) if matched else math.nan
     return MixedResult(result, these, _run_sd(a), _run_sd(b), paired_sd)
 
@@ -187,6 +190,12 @@ def _with_variance(these: PairedResult, variance: float, df: float) -> PairedRes
     low = -math.inf if these.alternative == "less" else these.delta - reach
     high = math.inf if these.alternative == "greater" else these.delta + reach
     return replace(these, se=error, t=t, df=df, p=float(p), ci_low=low, ci_high=high, note="")
+
+
+def _of_shares(result: PairedResult) -> PairedResult:
+    """The result with an interval that ends where the difference of two shares does; open ends stay open."""
+    low, high = (end if math.isinf(end) else float(np.clip(end, -1, 1)) for end in (result.ci_low, result.ci_high))
+    return replace(result, ci_low=low, ci_high=high)
 
 
 def margin_p(result: PairedResult, margin: float) -> float:

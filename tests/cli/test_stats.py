@@ -146,7 +146,7 @@ def test_golden_table(call: Call) -> None:
         "difference",
         "metric       a       b    b - a  95 % interval         t       p",
         "score   0.6000  4.6000  +4.0000  -0.3899, 8.3899  2.5298  0.0647",
-        "ok      0.2000  0.6000  +0.4000  -0.2801, 1.0801  1.6330  0.1778",
+        "ok      0.2000  0.6000  +0.4000  -0.2801, 1.0000  1.6330  0.1778",
         "",
         "strength",
         "metric      d_z  p Holm    p BH  Wilcoxon  sign flip     min",

@@ -133,6 +133,17 @@ def test_matched_runs_need_partners() -> None:
         compare_runs(np.zeros((1, 3)), np.ones((2, 3)), alternative="two-sided", matched=True)
 
 
+def test_the_interval_of_a_difference_of_shares_ends_where_that_does() -> None:
+    """Nearly all kept, then lost by all runs but one: Student's interval would begin at -2.1."""
+    kept, lost = np.ones((3, 40)), np.zeros((3, 40))
+    kept[0, 0], lost[0] = 0.0, 1.0
+    found = compare_runs(kept, lost, alternative="two-sided", matched=True).result
+    assert (found.ci_low, found.ci_high) == (-1.0, pytest.approx(found.delta + stats.t.ppf(0.975, 2) * found.se))
+    assert compare_runs(kept, lost, alternative="less").result.ci_low == -math.inf
+    scaled = compare_runs(2 * kept, 2 * lost, alternative="two-sided", matched=True).result  # no shares
+    assert (scaled.p, scaled.ci_low) == (pytest.approx(found.p), pytest.approx(2 * (found.delta * 2 - found.ci_high)))
+
+
 def test_example_that_a_run_lacks_is_left_out() -> None:
     """An example counts only if every run has it."""
     b = np.array([[1.0, 0.0, 5.0, math.nan], [3.0, 6.0, 9.0, 1.0]])
