@@ -132,8 +132,7 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
                     wider = False
 
     def _cell(self, cell: str | Text, left: bool) -> Text:
-        now = moment_of(self)
-        text = cell if isinstance(cell, Text) else Text(cell if now is None else now.options.text(cell))
+        text = cell if isinstance(cell, Text) else Text(cell)
         text.justify = "left" if left else "right"
         text.no_wrap, text.overflow = True, "ellipsis"
         return text
