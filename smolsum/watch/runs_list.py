@@ -33,10 +33,8 @@ PORTION_S = 0.05
 REFRESH_S = 1.0
 MAX_QUEUED = 6
 """runs of a grid still to be trained that are named"""
-MOST_NAME = 40
-"""Characters of a run's name; of a longer one the end is shown."""
-LEAST_SETTING, MOST_SETTING = 12, 24
-"""Characters of a setting of a group, by how much room there is; of a longer one the end is shown."""
+MOST_NAME, LEAST_NAME, LEAST_SETTING = 40, 20, 10
+"""Characters of a run's name or a group's setting, by how much room there is; of a longer one the end is shown."""
 SEED = "train.seed"
 BETWEEN = 2
 """Blanks between columns."""
@@ -79,15 +77,26 @@ class RunRow:
         after = [list(line.run.results).index(line.evaluated) if line.results else -1 for line in self.lines]
         return [line for line, place in zip(self.lines, after, strict=True) if place == max(after) >= 0]
 
+    @property
+    def done(self) -> bool:
+        """Whether all its runs were tested after their last stage; the best result is one of these."""
+        return all(line.results and [*line.run.results][-1] == line.evaluated != "start" for line in self.lines)
+
+    def after(self) -> str:
+        """What the results were measured after, and for how many of its runs if not all."""
+        tested = self.tested()
+        count = f" {len(tested)}/{len(self.lines)}" if 0 < len(tested) < len(self.lines) else ""
+        return f"{clean((tested or self.lines)[0].evaluated)[:12]}{count}"
+
     def results(self) -> dict[str, tuple[str, float]]:
-        """Text and value (the higher the better) of each result, by title: of a group the mean, the standard deviation
-        between its runs, and how many have it if not all."""
+        """Text and value (the higher the better) of each result, by title: of a group the mean, and the standard
+        deviation between its runs."""
         tested, found = self.tested(), {}
         for title in dict.fromkeys(title for line in tested for title in line.results):
             one = next(line.results[title][0] for line in tested if title in line.results)
             values = [line.results[title][1] for line in tested if title in line.results]
             spread = f" ±{format(stdev(values), one.form)}" if len(values) > 1 else ""
-            part = f" of {len(values)}" if len(values) < len(self.lines) else ""
+            part = f" of {len(values)}" if len(values) < len(tested) else ""
             rank = -fmean(values) if one.better == "lower" else fmean(values)
             found[title] = f"{format(fmean(values), one.form)}{spread}{part}", rank
         return found
@@ -270,52 +279,62 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
 
 
 def listed(rows: Sequence[RunRow], query: str, sort: str) -> list[RunRow]:
-    """Return the rows with a run that matches the query, in their order, or the best by the result with this title."""
+    """Return the rows with a run that matches the query, in their order, or the best by the result with this title; in
+    front those that are done, and behind those without the result."""
     found = [row for row in rows if row.matches(query)]
-    # sorting is stable: those without the result stay in their order, behind
-    return sorted(found, key=lambda row: -row.results().get(sort, ("", -inf))[1]) if sort else found
+
+    def rank(row: RunRow) -> tuple[bool, bool, float]:
+        value = row.results().get(sort, ("", -inf))[1]
+        return value == -inf, not row.done, -value
+
+    return sorted(found, key=rank) if sort else found
 
 
 def run_rows(rows: Sequence[RunRow], marked: Sequence[Path], width: int) -> Rows:
     """Return the cells of each row; those of runs that are `marked`, in this order, begin with the letters that they
-    have in the view. The best of each result has a star. Results that have no room for a column each share one."""
-    letters = dict(zip(marked, RUNS, strict=False))
-    found, results = [row.results() for row in rows], dict[str, Sequence[str | Text]]()
+    have in the view. The best of each result after the last stage has a star. Results that have no room for a column
+    each share one."""
+    letters, found = dict(zip(marked, RUNS, strict=False)), [row.results() for row in rows]
+    results: dict[str, Sequence[str | Text]] = {}
     for title in dict.fromkeys(title for one in found for title in one):
-        values = [one[title][1] for one in found if title in one]
+        values = [one[title][1] for row, one in zip(rows, found, strict=True) if row.done and title in one]
         best = max(values) if len(set(values)) > 1 else inf
-        cells = (one.get(title, ("", -inf)) for one in found)
-        results[title] = [f"{text}{'★' if value == best else ''}" for text, value in cells]
-    names = {key: [ending(clean(row.name[key]), MOST_NAME) for row in rows] for key in (rows[0].name if rows else ())}
-    settings, grouped = [key for key in names if key not in ("run", "runs")], "runs" in names
-    progress: dict[str, Sequence[str | Text]] = {
-        "step": [row.lines[0].progress for row in rows],
-        "tested after": [clean((row.tested() or row.lines)[0].evaluated)[:12] for row in rows],
-    }
+        cells = [(row.done, *one.get(title, ("", -inf))) for row, one in zip(rows, found, strict=True)]
+        results[title] = [f"{text}{'★' if done and value == best else ''}" for done, text, value in cells]
+    names = {key: [clean(row.name[key]) for row in rows] for key in (rows[0].name if rows else ())}
+    grouped, long = "runs" in names, [key for key in names if key != "runs"]
+    spare = [*(["after"] if all(row.done for row in rows) else []), "age", *(["state"] if grouped else [])]
     columns: dict[str, Sequence[str | Text]] = {
         "": ["".join(sorted(letters.get(root, "") for root in row.roots)) or " " for row in rows],
         **names,
         "state": [row.state() for row in rows],
-        **({} if grouped else progress),
+        **({} if grouped else {"step": [row.lines[0].progress for row in rows]}),
+        "after": [row.after() for row in rows],
         **results,
         "age": [duration(row.lines[0].age_s) for row in rows],
     }
-    sizes = {title: max([len(title), *map(len, cells)]) + BETWEEN for title, cells in columns.items()}
-
-    def over(most: int) -> int:
-        """The characters that there are too many with settings of this length."""
-        return sum(min(size, most + BETWEEN) if title in settings else size for title, size in sizes.items()) - width
-
-    for spare in ("age", "state") if grouped else ("tested after",):
-        if over(LEAST_SETTING) > 0:
-            del columns[spare], sizes[spare]
-    most = next((most for most in range(MOST_SETTING, LEAST_SETTING, -1) if over(most) <= 0), LEAST_SETTING)
-    if over(most) > 0 and results:
-        shared = ["  ".join(f"{title} {results[title][n]}" for title in one) for n, one in enumerate(found)]
-        columns = {**{title: cells for title, cells in columns.items() if title not in results}, "results": shared}
-    for key in settings:
-        columns[key] = [ending(cell, most) for cell in names[key]]
-    titles = {title: ending(title, most) if title in settings else title for title in columns}
-    left = [titles[title] for title in columns if title not in ("runs", "step", "age", *results)]
-    cells_of = [[cells[n] for cells in columns.values()] for n in range(len(rows))]
+    sizes = {title: max([len(title), *map(len, cells)]) for title, cells in columns.items()}
+    shown, most = fitted(sizes, long, spare, least := LEAST_SETTING if grouped else LEAST_NAME, width)
+    if not most and results:
+        columns["results"] = ["  ".join(f"{title} {results[title][n]}" for title in one) for n, one in enumerate(found)]
+        shown = [*(title for title in shown if title not in results), "results"]
+    for key in long:
+        columns[key] = [ending(cell, most or least) for cell in names[key]]
+    titles = {title: ending(title, most or least) if title in long else title for title in shown}
+    left = [titles[title] for title in shown if title not in ("runs", "step", "age", *results)]
+    cells_of = [[columns[title][n] for title in shown] for n in range(len(rows))]
     return Rows("", "", list(titles.values()), cells_of, left=left)
+
+
+def fitted(
+    sizes: Mapping[str, int], long: Sequence[str], spare: Sequence[str], least: int, width: int
+) -> tuple[list[str], int]:
+    """Return the columns that there is room for, without the first `spare` ones if need be, and how many characters
+    those of `long` names have; 0 where not even `least` have room."""
+    for dropped in range(len(spare) + 1):
+        shown = [title for title in sizes if title not in spare[:dropped]]
+        room = width - sum(BETWEEN + (0 if title in long else sizes[title]) for title in shown)
+        for most in range(MOST_NAME, least - 1, -1):
+            if sum(min(sizes[title], most) for title in long) <= room:
+                return shown, most
+    return shown, 0
