@@ -1,6 +1,7 @@
 """The list of all runs of a directory, over the view: filter, sort, group those that differ in their seed alone, show
 another run, compare several."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -124,6 +125,11 @@ def groups(lines: Sequence[RunLine]) -> list[RunRow]:
     return rows
 
 
+def by_name(root: Path) -> list[str | int]:
+    """Return what sorts runs by their names, and numbers in these by their values: seed 9 comes before seed 10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", root.name)]
+
+
 class Filter(Input):
     """A line of input that leaves the space bar to the list."""
 
@@ -179,6 +185,8 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         self._shown = shown[0].root
         self._at: Path | None = self._shown
         self._marked = [paths.root for paths in shown] if len(shown) > 1 else []
+        self._refused: Path | None = None
+        """where the bar was when a row had more runs than can still be marked"""
         self._rows: list[RunRow] = []
         self._sort = ""
         """the title of the result that the runs are sorted by; empty: by age"""
@@ -219,18 +227,27 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         return next((row.roots for row in self._rows if self._at in row.roots), [])
 
     def action_mark(self) -> None:
-        """Mark the runs of the row, or take their marks away if all have one."""
-        new = sorted(root for root in self._roots if root not in self._marked)
-        kept = [root for root in self._marked if new or root not in self._roots]
-        self._marked = [*kept, *new][: len(RUNS)]
+        """Mark the runs of the row; take their marks away if all have one, or some and there is no room for the others;
+        say so if there is none for a row without marks."""
+        kept = [root for root in self._marked if root not in self._roots]
+        new = sorted(set(self._roots) - set(self._marked), key=by_name)
+        self._refused = None
+        if new and len(self._marked) + len(new) <= len(RUNS):
+            self._marked += new
+        elif len(kept) < len(self._marked):
+            self._marked = kept
+        else:
+            self._refused = self._at
         self._show()
 
     def action_compare(self) -> None:
-        """Return the marked runs, or with fewer than two those of the group under the bar, the first seed first; else
-        the run of the view and the one marked or under the bar."""
-        runs = self._marked if len(self._marked) > 1 else sorted(self._roots[: len(RUNS)])
+        """Return the marked runs, unless the bar is on a group without marks; with fewer than two, those of the group,
+        in the order of their names; else the run of the view and the one marked or under the bar."""
+        own = self._roots
+        marked = self._marked if len(own) < 2 or {*own} & {*self._marked} else []
+        runs = marked if len(marked) > 1 else sorted(own[: len(RUNS)], key=by_name)
         if len(runs) < 2:
-            runs = [self._shown, *(self._marked or runs)]
+            runs = [self._shown, *(marked or runs)]
         if len(set(runs)) > 1:
             self.dismiss([RunPaths(root) for root in runs])
 
@@ -266,6 +283,8 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         marked = f", {len(self._marked)} marked" if self._marked else ""
         order = f"the best {self._sort} first" if self._sort else "the newest first"
         title = self._runs.problem or f"{count}{marked}, {order}, in {self._runs.folder}"
+        if self._refused in self._roots:
+            title = f"no room for {len(self._roots)} more: {len(self._marked)} of at most {len(RUNS)} are marked"
         box.border_title = Content(title)
         table.fill(run_rows(self._rows, self._marked, table.content_size.width))
         if self._rows:

@@ -271,12 +271,44 @@ def test_the_runs_of_a_group_are_compared(tmp_path: Path) -> None:
 
     play(
         slow,
-        ("r ctrl+g down tab", On("compare"), "train.seed", shows(meteor_1, meteor_2)),
+        ("r", "5 runs, the newest first"),
+        ("ctrl+g", "3 groups of 5 runs"),
+        ("down tab", On("compare"), "train.seed", shows(meteor_1, meteor_2)),
+        ("r", "2 marked", "AB"),
+        ("pagedown tab", On("compare"), "rouge-2", shows(rouge_1, rouge_2)),  # a group without marks
         ("r", "2 marked", "AB"),
         ("space", "3 groups of 5 runs, the newest first"),  # takes the marks away
-        ("pageup tab", shows(meteor_1, slow)),
-        ("r space space pagedown space pageup space space", "3 marked"),
-        ("tab", shows(rouge_1, rouge_2, slow)),
+        ("pageup tab", "B slow-1", shows(rouge_1, slow)),
+        ("r", "2 marked"),
+        ("space", "3 marked"),
+        ("space", "1 marked"),
+        ("space", "3 marked"),
+        ("pageup tab", On("compare"), "rouge-2", shows(slow, rouge_1, rouge_2)),  # those marked, from a single run
+    )
+
+
+def test_ten_runs_are_marked_at_most(tmp_path: Path) -> None:
+    """Of a group that has no room none is marked, which the frame says; a group with some marks loses them. Numbers in
+    names are ordered by their values."""
+    sizes = {"a": 11, "b": 7, "c": 4}
+    runs = [make_run(tmp_path, f"{reward}-{n}", steps=2) for reward, size in sizes.items() for n in range(size)]
+    for n, paths in enumerate(runs):
+        text = paths.config.read_text().replace("meteor", f"rouge_{paths.name[0]}")
+        paths.config.write_text(f"{text}[train]\nseed = {n}\n")
+        aged(paths, 600 - n)
+    play(
+        runs[-1],
+        ("r", "22 runs, the newest first"),
+        ("down down down space", "1 marked"),  # c-0
+        ("ctrl+g", "3 groups of 22 runs, 1 marked", "A     4"),
+        ("down space", "3 groups of 22 runs, 8 marked"),
+        ("down space", "no room for 11 more: 8 of at most 10 are marked"),
+        ("up", "3 groups of 22 runs, 8 marked"),
+        ("space down space", "no room for 11 more: 1 of at most 10 are marked"),
+        ("tab", On("compare"), lambda app: [run.paths.name for run in app.others][-1] == "a-10"),
+        ("r", "22 runs, 10 marked"),
+        ("pageup space", "no room for 4 more: 10 of at most 10 are marked"),
+        ("pagedown space", "3 groups of 22 runs, the newest first"),  # takes the marks of the ten away
     )
 
 
