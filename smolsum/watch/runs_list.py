@@ -3,7 +3,7 @@ another run, compare several."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from statistics import fmean, stdev
@@ -104,14 +104,15 @@ class RunRow:
 
 
 def groups(lines: Sequence[RunLine]) -> list[RunRow]:
-    """Return a row for all runs that differ in their seed alone, in the order of the first of each. Its name has the
-    fewest settings that tell it from the others; without any, the name of its newest run."""
+    """Return a row for all runs that differ in their seed alone, in the order of the first of each. Its name has few
+    settings that tell it from the others; without any, the name of its newest run."""
     settings = {key: cells for key, cells in differing([line.run for line in lines]).items() if key != SEED}
-    found: dict[tuple[str, ...], list[RunLine]] = {}
+    found: dict[tuple[tuple[str, ...], str], list[RunLine]] = {}
     for place, line in enumerate(lines):
         unknown = "" if line.run.config else str(line.run.paths.root)  # a run without settings is like no other
-        found.setdefault((*(cells[place] for cells in settings.values()), unknown), []).append(line)
-    columns, named = dict(zip(settings, zip(*found, strict=True), strict=False)), list[str]()
+        found.setdefault((tuple(cells[place] for cells in settings.values()), unknown), []).append(line)
+    columns = {key: [cells[place] for cells, _ in found] for place, key in enumerate(settings)}
+    named: list[str] = []
 
     def told_apart(*keys: str) -> int:
         return len(set(zip(*(columns[key] for key in keys), strict=True)))
@@ -276,17 +277,17 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         runs = self._runs.lines()
         rows = groups(runs) if self.grouped else [RunRow([one], {"run": one.run.paths.name}) for one in runs]
         self._rows = listed(rows, query, self._sort)
-        total = len(rows) if self.grouped else len(self._runs)
-        found = f"{len(self._rows)} of {total}" if query else str(total)
-        count = f"{found} {'group' if self.grouped else 'run'}{'' if found == '1' else 's'}"
-        count += f" of {len(self._runs)} runs" if self.grouped else ""
+        count = f"{len(self._runs)} run{'' if len(self._runs) == 1 else 's'}"
+        count = f"{len(rows)} group{'' if len(rows) == 1 else 's'} of {count}" if self.grouped else count
+        count = f"{len(self._rows)} of {count}" if query else count
         marked = f", {len(self._marked)} marked" if self._marked else ""
         order = f"the best {self._sort} first" if self._sort else "the newest first"
         title = self._runs.problem or f"{count}{marked}, {order}, in {self._runs.folder}"
         if self._refused in self._roots:
             title = f"no room for {len(self._roots)} more: {len(self._marked)} of at most {len(RUNS)} are marked"
         box.border_title = Content(title)
-        table.fill(run_rows(self._rows, self._marked, table.content_size.width))
+        shown = run_rows(self._rows or rows, self._marked, table.content_size.width)
+        table.fill(shown if self._rows else replace(shown, rows=()))  # a filter that finds nothing leaves the head
         if self._rows:
             self._at = self._at if self._roots else self._rows[0].roots[0]
             table.move_cursor(row=next(n for n, row in enumerate(self._rows) if self._at in row.roots))

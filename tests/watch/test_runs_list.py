@@ -197,8 +197,13 @@ def test_two_runs_are_compared_with_three_keys(tmp_path: Path) -> None:
 def test_a_view_can_begin_with_the_list(tmp_path: Path) -> None:
     """As where several runs are at work: letters filter it, escape stays at the newest."""
     _, newer = [aged(alive(tmp_path, name), 60 - place) for place, name in enumerate(("older", "newer"))]
-    steps = [("", "2 runs, the newest first"), ("z", "0 of 2 runs"), ("enter escape", " newer  ● RUNNING")]
-    play(newer, *steps, choosing=True)
+    play(
+        newer,
+        ("", "2 runs, the newest first"),
+        ("z", "0 of 2 runs", " run  state  step  after  on target  age"),
+        ("enter escape", " newer  ● RUNNING"),
+        choosing=True,
+    )
 
 
 def test_runs_come_and_go_under_the_list(tmp_path: Path) -> None:
@@ -206,6 +211,8 @@ def test_runs_come_and_go_under_the_list(tmp_path: Path) -> None:
     play(
         aged(make_run(tmp_path, "stays"), 60),
         ("r", "1 run, the newest first"),
+        ("ctrl+g", "1 group of 1 run, the newest first"),
+        ("ctrl+g", "1 run, the newest first"),
         (lambda: make_run(tmp_path, "comes"), " comes "),
         (lambda: (tmp_path / "comes").rename(tmp_path.parent / f"{tmp_path.name}-gone"), Gone(" comes ")),
         ("enter", " stays  ✓ FINISHED"),
