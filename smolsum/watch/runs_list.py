@@ -39,12 +39,8 @@ MOST_NAME, LEAST_NAME, LEAST_SETTING = 40, 20, 10
 SEED = "train.seed"
 BETWEEN = 2
 """Blanks between columns."""
-HINTS = {
-    False: "enter shows  tab compares it, or those marked  space marks  ctrl-g groups seeds  ctrl-s sorts  esc back",
-    True: "enter shows its newest  tab compares its runs, or those marked  space marks  ctrl-g ungroups  ctrl-s sorts  "
-    "esc back",
-}
-"""What keys do in the list of runs, and in that of groups."""
+HINT = "enter shows{}  tab compares {}, or those marked  space marks  ctrl-g {}  ctrl-s sorts  esc back"
+"""What keys do in the list of runs or groups, with what they do it to."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +225,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
 
     def action_mark(self) -> None:
         """Mark the runs of the row; take their marks away if all have one, or some and there is no room for the others;
-        say so if there is none for a row without marks."""
+        say so if a row without marks has no room."""
         kept = [root for root in self._marked if root not in self._roots]
         new = sorted(set(self._roots) - set(self._marked), key=by_name)
         self._refused = None
@@ -291,7 +287,8 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         if self._rows:
             self._at = self._at if self._roots else self._rows[0].roots[0]
             table.move_cursor(row=next(n for n, row in enumerate(self._rows) if self._at in row.roots))
-        self.query_one("#keys", Static).update(Content(HINTS[self.grouped]))
+        words = (" its newest", "its runs", "ungroups") if self.grouped else ("", "it", "groups seeds")
+        self.query_one("#keys", Static).update(Content(HINT.format(*words)))
         names, queue = self._queued(), self.query_one("#queue", Static)
         lines = [f"{name}  to train" for name in names[:MAX_QUEUED]]
         queue.update(Content("\n".join([*lines, f"and {len(names) - len(lines)} more"][: len(names)])))
@@ -353,8 +350,7 @@ def fitted(
     those of `long` names have; 0 where not even `least` have room."""
     for dropped in range(len(spare) + 1):
         shown = [title for title in sizes if title not in spare[:dropped]]
-        room = width - sum(BETWEEN + (0 if title in long else sizes[title]) for title in shown)
         for most in range(MOST_NAME, least - 1, -1):
-            if sum(min(sizes[title], most) for title in long) <= room:
+            if sum(BETWEEN + min(sizes[title], most if title in long else width) for title in shown) <= width:
                 return shown, most
     return shown, 0

@@ -138,8 +138,7 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
         stops, value = self._stops(), super().validate_scroll_x(value)
         return min(s for s in stops if s >= value) if value > self.scroll_x else max(s for s in stops if s <= value)
 
-    def validate_scroll_target_x(self, value: float) -> float:
-        return self.validate_scroll_x(value)
+    validate_scroll_target_x = validate_scroll_x
 
     def render_line(self, y: int) -> Strip:
         """Return a line without the number that the right edge cuts, unless it is the only one."""

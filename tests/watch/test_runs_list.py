@@ -153,16 +153,16 @@ def test_mouse_marks_and_escape(tmp_path: Path) -> None:
     first, waiting, killed = several(tmp_path)
     play(
         killed,
-        ("r", "3 runs, the newest first"),
+        ("r", "3 runs, the newest first", "3d00h"),
         (Click(0, 0, " first "), " first  ✓ FINISHED"),
         ("r down escape", " first  ✓ FINISHED"),
-        ("r", "3 runs, the newest first"),
+        ("r", "3 runs, the newest first", "3d00h"),
         ("pageup down space up space", "2 marked", "A  waiting", "B  killed"),
         ("tab", " A waiting", On("compare")),
         ("r", "2 marked", "A  waiting"),  # still
         ("escape", lambda app: [run.paths for run in (app.watched, *app.others)] == [waiting, killed]),
         ("r", "2 marked"),
-        ("enter", " waiting  ", lambda app: app.others == ()),  # one run alone ends the comparison
+        ("enter", " waiting  ‖ PAUSED", lambda app: app.others == ()),  # one run alone ends the comparison
         size=(80, 24),
     )
     assert not (first.control / "stop").exists()
@@ -179,7 +179,7 @@ def test_sorted_by_results(tmp_path: Path) -> None:
 
     play(
         killed,
-        ("r", "the newest first"),
+        ("r", "the newest first", " first "),
         ("down ctrl+s", "3 runs, the best on target first", lambda app: listed(app) == ["first", "killed", "waiting"]),
         ("ctrl+s", "the best wrong first"),
         ("ctrl+s", "the newest first"),
@@ -190,7 +190,7 @@ def test_sorted_by_results(tmp_path: Path) -> None:
 def test_two_runs_are_compared_with_three_keys(tmp_path: Path) -> None:
     """The shown one with the one under the bar; on the shown one itself the key does nothing."""
     _, waiting, killed = several(tmp_path)
-    app = play(killed, ("r", "the newest first"), ("tab", "the newest first"), ("down tab", On("compare")))
+    app = play(killed, ("r", "the newest first", " first "), ("tab", "the newest first"), ("down tab", On("compare")))
     assert [run.paths for run in (app.watched, *app.others)] == [killed, waiting]
 
 
@@ -278,7 +278,7 @@ def test_the_runs_of_a_group_are_compared(tmp_path: Path) -> None:
 
     play(
         slow,
-        ("r", "5 runs, the newest first"),
+        ("r", "5 runs, the newest first", " meteor-1 "),  # the oldest, which is read last
         ("ctrl+g", "3 groups of 5 runs"),
         ("down tab", On("compare"), "train.seed", shows(meteor_1, meteor_2)),
         ("r", "2 marked", "AB"),
@@ -286,7 +286,7 @@ def test_the_runs_of_a_group_are_compared(tmp_path: Path) -> None:
         ("r", "2 marked", "AB"),
         ("space", "3 groups of 5 runs, the newest first"),  # takes the marks away
         ("pageup tab", "B slow-1", shows(rouge_1, slow)),
-        ("r", "2 marked"),
+        ("r", "2 marked", "A     2  length+rouge"),
         ("space", "3 marked"),
         ("space", "1 marked"),
         ("space", "3 marked"),
@@ -305,7 +305,7 @@ def test_ten_runs_are_marked_at_most(tmp_path: Path) -> None:
         aged(paths, 600 - n)
     play(
         runs[-1],
-        ("r", "22 runs, the newest first"),
+        ("r", "22 runs, the newest first", " a-0 "),
         ("down down down space", "1 marked"),  # c-0
         ("ctrl+g", "3 groups of 22 runs, 1 marked", "A     4"),
         ("down space", "3 groups of 22 runs, 8 marked"),
@@ -313,7 +313,7 @@ def test_ten_runs_are_marked_at_most(tmp_path: Path) -> None:
         ("up", "3 groups of 22 runs, 8 marked"),
         ("space down space", "no room for 11 more: 1 of at most 10 are marked"),
         ("tab", On("compare"), lambda app: [run.paths.name for run in app.others][-1] == "a-10"),
-        ("r", "22 runs, 10 marked"),
+        ("r", "22 runs, 10 marked", "ABCDEFGHIJ    11  length+rouge_a"),
         ("pageup space", "no room for 4 more: 10 of at most 10 are marked"),
         ("pagedown space", "3 groups of 22 runs, the newest first"),  # takes the marks of the ten away
     )
