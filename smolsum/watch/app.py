@@ -44,7 +44,7 @@ OPENING = ("turn", "search", "runs", "stop")
 """Actions whose keys no widget gets, except a line of input: what is typed next is for what they open."""
 ON: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("zoom", "pan", "all", "unit", "smooth", "log"), CHARTED),
-    "columns": ("compare", *BROWSED),
+    "columns": ("compare", "results", *BROWSED),
     "cursor": ("charts", "chart"),
     "pin": ("metrics", "chart"),
     "export": ("metrics", "chart"),
@@ -86,8 +86,8 @@ KEYS = [
     _key("right_curly_bracket,end", f"browse('go_step', {MANY})", "newest step", "as it comes"),
     _key("left", "browse('go_step', -1)", "step before"),
     _key("right", "browse('go_step', 1)", "next step"),
-    _key("shift+left", "columns(-10)", "columns", "to the left"),
-    _key("shift+right", "columns(10)", "columns", "to the right, of a table wider than its frame"),
+    _key("shift+left", "columns(-1)", "columns", "to the left"),
+    _key("shift+right", "columns(1)", "columns", "to the right, of a table wider than its frame"),
     _key("s", "browse('sort')", "sort", "by the next column (or a click on a head)", show=True),
     _key("i", "browse('reverse')", "reverse", "the order"),
     _key("d", "browse('toggle_difference')", "diff", "to the prompt's first sample, or before training", show=True),
@@ -176,15 +176,17 @@ class WatchApp(RunView):
             panels.first().scroll_relative(y=by * SCROLLED, animate=False)
         elif self.browser and self.browser.display:
             self.browser.scroll_text(SCROLLED * by)
+        elif isinstance(self.page, Metrics):
+            self.page.query_one(RowTable).turn(by)
         elif self.page:
-            for view in self.page.query("RowTable, VerticalScroll"):
-                if isinstance(view, RowTable) and view.show_cursor:
-                    view.turn(by)
-                else:
-                    view.scroll_relative(y=by * max(view.scrollable_content_region.height - 1, 1), animate=False)
+            views = self.page.query("RowTable, VerticalScroll")
+            able = [one for one in views if (one.scroll_y < one.max_scroll_y if by > 0 else one.scroll_y > 0)]
+            lines = min((one.scrollable_content_region.height - 1 for one in able), default=0)
+            for view in able:  # by as much, so that no line of any is passed
+                view.scroll_relative(y=by * max(lines, 1), animate=False)
 
     def action_columns(self, by: int) -> None:
-        """Scroll tables that are wider than their frames."""
+        """Scroll tables that are wider than their frames, by a column."""
         for table in self.page.query(RowTable) if self.page else ():
             table.scroll_relative(x=by, animate=False)
 

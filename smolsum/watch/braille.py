@@ -226,5 +226,3 @@ IN_ASCII = str.maketrans("…→↑↓│┃┊·─╭╮╰╯█░▲▼★�
     BLANK + bits: _stroke(bits) for bits in range(256)
 }
 """What replaces characters that a font may lack, one for one, for `str.translate`."""
-LONGER_IN_ASCII = str.maketrans({"→": "->", "±": "+-"})
-"""What is longer, and so has to be replaced before there are columns: 64>60 would be a comparison."""

@@ -300,8 +300,8 @@ class Tests(Listing):
         measures, settings, rows = headlines(self.run, pair.after.metrics, by), self.run.settings, []
         for name in pair.examples:
             errors = [", ".join(sample_errors(one.samples[name], settings, one.tokens[name])) or "-" for one in sides]
-            cells = ["→".join(str(one.tokens[name]) for one in sides)]
-            cells += ["→".join(number(one.samples[name].rewards.get(m)) for one in sides) for m in measures]
+            cells = [" → ".join(str(one.tokens[name]) for one in sides)]
+            cells += [" → ".join(number(one.samples[name].rewards.get(m)) for one in sides) for m in measures]
             rows.append([clean(name), *cells, " → ".join(errors)])
         note = self.order_note()
         if by in pair.after.metrics and by != "tokens" and not pair.alone:

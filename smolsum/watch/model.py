@@ -11,7 +11,7 @@ from smolsum.runs.alerts import find_alerts
 from smolsum.runs.grid_follower import GridView, grid_of
 from smolsum.runs.reader import Run
 from smolsum.runs.state import RunState, pace, run_state
-from smolsum.watch.braille import LONGER_IN_ASCII, Ends, View
+from smolsum.watch.braille import Ends, View
 
 SCHEMA_VERSION = 1
 MAX_EVENTS = 10
@@ -37,11 +37,6 @@ class ViewOptions:
     """metrics that come first on the page of charts"""
     grouped: bool = False
     """whether runs that differ in their seed alone share a row in the list of runs"""
-
-    def text(self, words: str) -> str:
-        """Return a text with what takes two characters of ASCII written so, where nothing else may be drawn; the rest
-        is replaced on the screen, one for one."""
-        return words.translate(LONGER_IN_ASCII) if self.ascii else words
 
 
 @dataclass(frozen=True)

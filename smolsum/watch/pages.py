@@ -20,6 +20,8 @@ from smolsum.watch.widgets import Pane, RowTable, TextView, moment_of
 MAX_NAME = 44
 """Characters of a metric's name; of a longer one the end is shown."""
 MIN_COURSE = 8
+STACKED = 30
+"""Lines of a page from which its tables can be below each other."""
 SPARKLINES = 13
 """Lines of the pane that has a line for each chart: nothing is below it on a page that is no higher."""
 
@@ -186,7 +188,7 @@ class Metrics(ViewPage):
 
 class ComparedRuns(ViewPage):
     """Runs next to each other: the state of each, the settings that differ, the results; those below each other where
-    one is wider than half of the page."""
+    one is wider than half of a page that is high enough."""
 
     def compose(self) -> ComposeResult:
         yield RowTable(states, id="states")
@@ -195,7 +197,8 @@ class ComparedRuns(ViewPage):
     def show(self, snapshot: Snapshot) -> None:
         super().show(snapshot)
         tables = self.query("Horizontal RowTable").results(RowTable)
-        self.set_class(any(table.virtual_size.width > self.size.width // 2 - 2 for table in tables), "-stacked")
+        wide = any(sum(table.widths) > self.size.width // 2 - 2 for table in tables)
+        self.set_class(wide and self.size.height >= STACKED, "-stacked")
 
 
 def _results() -> ViewPage:

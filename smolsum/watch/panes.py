@@ -98,7 +98,7 @@ def header(snapshot: Snapshot, width: int) -> list[Text]:
     found = [
         duration(took.elapsed_s) if took.elapsed_s is not None else "",
         f"eta {duration(took.eta_s)}" if took.eta_s is not None and not reading else "",
-        "" if snapshot.others else snapshot.options.text(" ".join(gained(run))),
+        "" if snapshot.others else " ".join(gained(run)),
         f"on {clean(run.status.host)}" if run.status.host else "",
         load_of(run),
     ]
@@ -404,7 +404,7 @@ def sparklines(snapshot: Snapshot, width: int, height: int) -> PaneText:
     several runs."""
     head = [_head(snapshot, width)] if snapshot.others or height > len(CHARTS) else []
     lines = [sparkline(snapshot, width, spec) for spec in CHARTS[: max(height - len(head), 0)]]
-    tests = [] if snapshot.others else [snapshot.options.text(one) for one in gained(snapshot.run)]
+    tests = [] if snapshot.others else gained(snapshot.run)
     lines += [Text(f"{'' if tests[0].startswith('validation') else 'test split '}{'  '.join(tests)}")] if tests else []
     levels = [name for spec in CHARTS for name in [*spec.levels(snapshot.run)][:1] if name.startswith("target")]
     note, title = "  ".join([*levels, "1-9 enlarges"]), f"charts, reward: {rewarded(snapshot.run.weights())}"

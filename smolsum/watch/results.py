@@ -21,8 +21,8 @@ BETTER = {"higher": "↑", "lower": "↓", "": ""}
 CHANGE = "change"
 PLACE = "run."
 """Beginning of settings that say where a run is kept, and differ always."""
-MAX_CELL = 40
-"""Characters of a setting or result of a compared run."""
+MAX_CELL, AROUND = 40, 5
+"""Characters of a setting or result of a compared run, and those around it and its name."""
 BEST = "*"
 
 
@@ -49,7 +49,8 @@ def results(snapshot: Snapshot, width: int) -> Rows:
         nothing = "the model as it starts is being measured" if hopeful else "this run measured nothing"
         return Rows(title, "", [""], [[nothing]])
     infos = {one.name: one for one in run.newest_result[1].measures}
-    titles = {metric: clean(title) for metric, title in {"reward": "reward", **run.headlines}.items()}
+    room = width - max(map(len, columns)) - AROUND - len(" ↑")
+    titles = {metric: ending(clean(title), room) for metric, title in {"reward": "reward", **run.headlines}.items()}
     known = [metric for metric in titles if any(row.get(metric) is not None for row in columns.values())]
     while len(columns) > 1 and NAME_WIDTH + sum(max(len(label), VALUE_WIDTH - 2) + 2 for label in columns) > width:
         del columns[next(iter(columns))]
@@ -147,12 +148,12 @@ def states(snapshot: Snapshot, _width: int) -> Rows:
     return Rows("runs", "r, return: one run alone", titles, rows, left=("run", "state", "stage", "what is wrong"))
 
 
-def differences(snapshot: Snapshot, _width: int) -> Rows:
+def differences(snapshot: Snapshot, width: int) -> Rows:
     """Return the settings that are not the same in all runs, a row for each."""
     rows = differing(snapshot.runs)
     if not rows:
         return Rows("settings that differ", "0", [""], [["all runs have the same settings"]])
-    return _by_run("settings that differ", str(len(rows)), snapshot, rows)
+    return _by_run("settings that differ", str(len(rows)), snapshot, rows, width)
 
 
 def differing(runs: Sequence[Run]) -> dict[str, list[str]]:
@@ -183,7 +184,7 @@ def _value(settings: Mapping[str, object], key: str) -> str:
     return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 
-def comparison(snapshot: Snapshot, _width: int) -> Rows:
+def comparison(snapshot: Snapshot, width: int) -> Rows:
     """Return the newest evaluation of each run on the test split, the newest validation and the speed, a row for each
     metric. A star marks the best value of an evaluation, where a metric has a direction and the prompts are the
     same."""
@@ -219,7 +220,7 @@ def comparison(snapshot: Snapshot, _width: int) -> Rows:
     note = f"newest of each run{f', {BEST} best' if starred else ''}"
     if not comparable:
         note = "evaluated on different test prompts: not comparable"
-    return _by_run("results", note, snapshot, rows)
+    return _by_run("results", note, snapshot, rows, width)
 
 
 def _same_prompts(summaries: Sequence[Summary]) -> bool:
@@ -238,7 +239,8 @@ def _best(values: Sequence[float | None], better: str) -> int | None:
     return (max if better == "higher" else min)(known, key=lambda place: known[place])
 
 
-def _by_run(title: str, note: str, snapshot: Snapshot, rows: Mapping[str, Sequence[str]]) -> Rows:
-    """A column for each run; cells that are too wide show their ends."""
-    cells = [[name, *(ending(one, MAX_CELL) for one in values)] for name, values in rows.items()]
+def _by_run(title: str, note: str, snapshot: Snapshot, rows: Mapping[str, Sequence[str]], width: int) -> Rows:
+    """A column for each run; cells that have no room next to their name show their ends."""
+    most = min(max(width - max(map(len, rows)) - AROUND, VALUE_WIDTH), MAX_CELL)
+    cells = [[name, *(ending(one, most) for one in values)] for name, values in rows.items()]
     return Rows(title, note, ["", *(letter for letter, *_ in _runs_of(snapshot))], cells)

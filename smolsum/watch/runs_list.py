@@ -1,8 +1,9 @@
 """The list of all runs of a directory, over the view: filter, sort, group those that differ in their seed alone, show
 another run, compare several."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from statistics import fmean, stdev
@@ -33,19 +34,13 @@ PORTION_S = 0.05
 REFRESH_S = 1.0
 MAX_QUEUED = 6
 """runs of a grid still to be trained that are named"""
-MOST_NAME = 40
-"""Characters of a run's name; of a longer one the end is shown."""
-LEAST_SETTING, MOST_SETTING = 12, 24
-"""Characters of a setting of a group, by how much room there is; of a longer one the end is shown."""
+MOST_NAME, LEAST_NAME, LEAST_SETTING = 40, 20, 10
+"""Characters of a run's name or a group's setting, by how much room there is; of a longer one the end is shown."""
 SEED = "train.seed"
 BETWEEN = 2
 """Blanks between columns."""
-HINTS = {
-    False: "enter shows  tab compares it, or those marked  space marks  ctrl-g groups seeds  ctrl-s sorts  esc back",
-    True: "enter shows its newest  tab compares its runs, or those marked  space marks  ctrl-g ungroups  ctrl-s sorts  "
-    "esc back",
-}
-"""What keys do in the list of runs, and in that of groups."""
+HINT = "enter shows{}  tab compares {}, or those marked  space marks  ctrl-g {}  ctrl-s sorts  esc back"
+"""What keys do in the list of runs or groups, with what they do it to."""
 
 
 @dataclass(frozen=True)
@@ -79,29 +74,41 @@ class RunRow:
         after = [list(line.run.results).index(line.evaluated) if line.results else -1 for line in self.lines]
         return [line for line, place in zip(self.lines, after, strict=True) if place == max(after) >= 0]
 
+    @property
+    def done(self) -> bool:
+        """Whether all its runs were tested after their last stage; the best result is one of these."""
+        return all(line.results and [*line.run.results][-1] == line.evaluated != "start" for line in self.lines)
+
+    def after(self) -> str:
+        """What the results were measured after, and for how many of its runs if not all."""
+        tested = self.tested()
+        count = f" {len(tested)}/{len(self.lines)}" if 0 < len(tested) < len(self.lines) else ""
+        return f"{clean((tested or self.lines)[0].evaluated)[:12]}{count}"
+
     def results(self) -> dict[str, tuple[str, float]]:
-        """Text and value (the higher the better) of each result, by title: of a group the mean, the standard deviation
-        between its runs, and how many have it if not all."""
+        """Text and value (the higher the better) of each result, by title: of a group the mean, and the standard
+        deviation between its runs."""
         tested, found = self.tested(), {}
         for title in dict.fromkeys(title for line in tested for title in line.results):
             one = next(line.results[title][0] for line in tested if title in line.results)
             values = [line.results[title][1] for line in tested if title in line.results]
             spread = f" ±{format(stdev(values), one.form)}" if len(values) > 1 else ""
-            part = f" of {len(values)}" if len(values) < len(self.lines) else ""
+            part = f" of {len(values)}" if len(values) < len(tested) else ""
             rank = -fmean(values) if one.better == "lower" else fmean(values)
             found[title] = f"{format(fmean(values), one.form)}{spread}{part}", rank
         return found
 
 
 def groups(lines: Sequence[RunLine]) -> list[RunRow]:
-    """Return a row for all runs that differ in their seed alone, in the order of the first of each. Its name has the
-    fewest settings that tell it from the others; without any, the name of its newest run."""
+    """Return a row for all runs that differ in their seed alone, in the order of the first of each. Its name has few
+    settings that tell it from the others; without any, the name of its newest run."""
     settings = {key: cells for key, cells in differing([line.run for line in lines]).items() if key != SEED}
-    found: dict[tuple[str, ...], list[RunLine]] = {}
+    found: dict[tuple[tuple[str, ...], str], list[RunLine]] = {}
     for place, line in enumerate(lines):
         unknown = "" if line.run.config else str(line.run.paths.root)  # a run without settings is like no other
-        found.setdefault((*(cells[place] for cells in settings.values()), unknown), []).append(line)
-    columns, named = dict(zip(settings, zip(*found, strict=True), strict=False)), list[str]()
+        found.setdefault((tuple(cells[place] for cells in settings.values()), unknown), []).append(line)
+    columns = {key: [cells[place] for cells, _ in found] for place, key in enumerate(settings)}
+    named: list[str] = []
 
     def told_apart(*keys: str) -> int:
         return len(set(zip(*(columns[key] for key in keys), strict=True)))
@@ -113,6 +120,11 @@ def groups(lines: Sequence[RunLine]) -> list[RunRow]:
         name = {key: columns[key][number] for key in named} or {"run": own[0].run.paths.name}
         rows.append(RunRow(own, {"runs": str(len(own)), **name}))
     return rows
+
+
+def by_name(root: Path) -> list[str | int]:
+    """Return what sorts runs by their names, and numbers in these by their values: seed 9 comes before seed 10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", root.name)]
 
 
 class Filter(Input):
@@ -170,6 +182,8 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         self._shown = shown[0].root
         self._at: Path | None = self._shown
         self._marked = [paths.root for paths in shown] if len(shown) > 1 else []
+        self._refused: Path | None = None
+        """where the bar was when a row had more runs than can still be marked"""
         self._rows: list[RunRow] = []
         self._sort = ""
         """the title of the result that the runs are sorted by; empty: by age"""
@@ -210,18 +224,27 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         return next((row.roots for row in self._rows if self._at in row.roots), [])
 
     def action_mark(self) -> None:
-        """Mark the runs of the row, or take their marks away if all have one."""
-        new = sorted(root for root in self._roots if root not in self._marked)
-        kept = [root for root in self._marked if new or root not in self._roots]
-        self._marked = [*kept, *new][: len(RUNS)]
+        """Mark the runs of the row; take their marks away if all have one, or some and there is no room for the others;
+        say so if a row without marks has no room."""
+        kept = [root for root in self._marked if root not in self._roots]
+        new = sorted(set(self._roots) - set(self._marked), key=by_name)
+        self._refused = None
+        if new and len(self._marked) + len(new) <= len(RUNS):
+            self._marked += new
+        elif len(kept) < len(self._marked):
+            self._marked = kept
+        else:
+            self._refused = self._at
         self._show()
 
     def action_compare(self) -> None:
-        """Return the marked runs, or with fewer than two those of the group under the bar, the first seed first; else
-        the run of the view and the one marked or under the bar."""
-        runs = self._marked if len(self._marked) > 1 else sorted(self._roots[: len(RUNS)])
+        """Return the marked runs, unless the bar is on a group without marks; with fewer than two, those of the group,
+        in the order of their names; else the run of the view and the one marked or under the bar."""
+        own = self._roots
+        marked = self._marked if len(own) < 2 or {*own} & {*self._marked} else []
+        runs = marked if len(marked) > 1 else sorted(own[: len(RUNS)], key=by_name)
         if len(runs) < 2:
-            runs = [self._shown, *(self._marked or runs)]
+            runs = [self._shown, *(marked or runs)]
         if len(set(runs)) > 1:
             self.dismiss([RunPaths(root) for root in runs])
 
@@ -250,19 +273,22 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         runs = self._runs.lines()
         rows = groups(runs) if self.grouped else [RunRow([one], {"run": one.run.paths.name}) for one in runs]
         self._rows = listed(rows, query, self._sort)
-        total = len(rows) if self.grouped else len(self._runs)
-        found = f"{len(self._rows)} of {total}" if query else str(total)
-        count = f"{found} {'group' if self.grouped else 'run'}{'' if found == '1' else 's'}"
-        count += f" of {len(self._runs)} runs" if self.grouped else ""
+        count = f"{len(self._runs)} run{'' if len(self._runs) == 1 else 's'}"
+        count = f"{len(rows)} group{'' if len(rows) == 1 else 's'} of {count}" if self.grouped else count
+        count = f"{len(self._rows)} of {count}" if query else count
         marked = f", {len(self._marked)} marked" if self._marked else ""
         order = f"the best {self._sort} first" if self._sort else "the newest first"
         title = self._runs.problem or f"{count}{marked}, {order}, in {self._runs.folder}"
+        if self._refused in self._roots:
+            title = f"no room for {len(self._roots)} more: {len(self._marked)} of at most {len(RUNS)} are marked"
         box.border_title = Content(title)
-        table.fill(run_rows(self._rows, self._marked, table.content_size.width))
+        shown = run_rows(self._rows or rows, self._marked, table.content_size.width)
+        table.fill(shown if self._rows else replace(shown, rows=()))  # a filter that finds nothing leaves the head
         if self._rows:
             self._at = self._at if self._roots else self._rows[0].roots[0]
             table.move_cursor(row=next(n for n, row in enumerate(self._rows) if self._at in row.roots))
-        self.query_one("#keys", Static).update(Content(HINTS[self.grouped]))
+        words = (" its newest", "its runs", "ungroups") if self.grouped else ("", "it", "groups seeds")
+        self.query_one("#keys", Static).update(Content(HINT.format(*words)))
         names, queue = self._queued(), self.query_one("#queue", Static)
         lines = [f"{name}  to train" for name in names[:MAX_QUEUED]]
         queue.update(Content("\n".join([*lines, f"and {len(names) - len(lines)} more"][: len(names)])))
@@ -270,52 +296,61 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
 
 
 def listed(rows: Sequence[RunRow], query: str, sort: str) -> list[RunRow]:
-    """Return the rows with a run that matches the query, in their order, or the best by the result with this title."""
+    """Return the rows with a run that matches the query, in their order, or the best by the result with this title; in
+    front those that are done, and behind those without the result."""
     found = [row for row in rows if row.matches(query)]
-    # sorting is stable: those without the result stay in their order, behind
-    return sorted(found, key=lambda row: -row.results().get(sort, ("", -inf))[1]) if sort else found
+
+    def rank(row: RunRow) -> tuple[bool, bool, float]:
+        value = row.results().get(sort, ("", -inf))[1]
+        return value == -inf, not row.done, -value
+
+    return sorted(found, key=rank) if sort else found
 
 
 def run_rows(rows: Sequence[RunRow], marked: Sequence[Path], width: int) -> Rows:
     """Return the cells of each row; those of runs that are `marked`, in this order, begin with the letters that they
-    have in the view. The best of each result has a star. Results that have no room for a column each share one."""
-    letters = dict(zip(marked, RUNS, strict=False))
-    found, results = [row.results() for row in rows], dict[str, Sequence[str | Text]]()
+    have in the view. The best of each result after the last stage has a star. Results that have no room for a column
+    each share one."""
+    letters, found = dict(zip(marked, RUNS, strict=False)), [row.results() for row in rows]
+    results: dict[str, Sequence[str | Text]] = {}
     for title in dict.fromkeys(title for one in found for title in one):
-        values = [one[title][1] for one in found if title in one]
+        values = [one[title][1] for row, one in zip(rows, found, strict=True) if row.done and title in one]
         best = max(values) if len(set(values)) > 1 else inf
-        cells = (one.get(title, ("", -inf)) for one in found)
-        results[title] = [f"{text}{'★' if value == best else ''}" for text, value in cells]
-    names = {key: [ending(clean(row.name[key]), MOST_NAME) for row in rows] for key in (rows[0].name if rows else ())}
-    settings, grouped = [key for key in names if key not in ("run", "runs")], "runs" in names
-    progress: dict[str, Sequence[str | Text]] = {
-        "step": [row.lines[0].progress for row in rows],
-        "tested after": [clean((row.tested() or row.lines)[0].evaluated)[:12] for row in rows],
-    }
+        cells = [(row.done, *one.get(title, ("", -inf))) for row, one in zip(rows, found, strict=True)]
+        results[title] = [f"{text}{'★' if done and value == best else ''}" for done, text, value in cells]
+    names = {key: [clean(row.name[key]) for row in rows] for key in (rows[0].name if rows else ())}
+    grouped, long = "runs" in names, [key for key in names if key != "runs"]
+    spare = [*(["after"] if all(row.done for row in rows) else []), "age", *(["state"] if grouped else [])]
     columns: dict[str, Sequence[str | Text]] = {
         "": ["".join(sorted(letters.get(root, "") for root in row.roots)) or " " for row in rows],
         **names,
         "state": [row.state() for row in rows],
-        **({} if grouped else progress),
+        **({} if grouped else {"step": [row.lines[0].progress for row in rows]}),
+        "after": [row.after() for row in rows],
         **results,
         "age": [duration(row.lines[0].age_s) for row in rows],
     }
-    sizes = {title: max([len(title), *map(len, cells)]) + BETWEEN for title, cells in columns.items()}
-
-    def over(most: int) -> int:
-        """The characters that there are too many with settings of this length."""
-        return sum(min(size, most + BETWEEN) if title in settings else size for title, size in sizes.items()) - width
-
-    for spare in ("age", "state") if grouped else ("tested after",):
-        if over(LEAST_SETTING) > 0:
-            del columns[spare], sizes[spare]
-    most = next((most for most in range(MOST_SETTING, LEAST_SETTING, -1) if over(most) <= 0), LEAST_SETTING)
-    if over(most) > 0 and results:
-        shared = ["  ".join(f"{title} {results[title][n]}" for title in one) for n, one in enumerate(found)]
-        columns = {**{title: cells for title, cells in columns.items() if title not in results}, "results": shared}
-    for key in settings:
-        columns[key] = [ending(cell, most) for cell in names[key]]
-    titles = {title: ending(title, most) if title in settings else title for title in columns}
-    left = [titles[title] for title in columns if title not in ("runs", "step", "age", *results)]
-    cells_of = [[cells[n] for cells in columns.values()] for n in range(len(rows))]
+    sizes = {title: max([len(title), *map(len, cells)]) for title, cells in columns.items()}
+    shown, most = fitted(sizes, long, spare, least := LEAST_SETTING if grouped else LEAST_NAME, width)
+    if not most and results:
+        columns["results"] = ["  ".join(f"{title} {results[title][n]}" for title in one) for n, one in enumerate(found)]
+        shown = [*(title for title in shown if title not in results), "results"]
+    for key in long:
+        columns[key] = [ending(cell, most or least) for cell in names[key]]
+    titles = {title: ending(title, most or least) if title in long else title for title in shown}
+    left = [titles[title] for title in shown if title not in ("runs", "step", "age", *results)]
+    cells_of = [[columns[title][n] for title in shown] for n in range(len(rows))]
     return Rows("", "", list(titles.values()), cells_of, left=left)
+
+
+def fitted(
+    sizes: Mapping[str, int], long: Sequence[str], spare: Sequence[str], least: int, width: int
+) -> tuple[list[str], int]:
+    """Return the columns that there is room for, without the first `spare` ones if need be, and how many characters
+    those of `long` names have; 0 where not even `least` have room."""
+    for dropped in range(len(spare) + 1):
+        shown = [title for title in sizes if title not in spare[:dropped]]
+        for most in range(MOST_NAME, least - 1, -1):
+            if sum(BETWEEN + min(sizes[title], most if title in long else width) for title in shown) <= width:
+                return shown, most
+    return shown, 0

@@ -70,10 +70,13 @@ BRIGHT = 0.5
 
 
 class Ascii(LineFilter):
-    """Replaces what fonts may lack by one character of ASCII each."""
+    """Replaces what fonts may lack by as much ASCII. An arrow or ± takes the blank before it: 64 > 60 compares."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return [Segment(text.translate(IN_ASCII), style, control) for text, style, control in segments]
+        return [
+            Segment(text.replace(" →", "->").replace(" ±", "+-").translate(IN_ASCII), style, control)
+            for text, style, control in segments
+        ]
 
 
 TO_ASCII = Ascii()

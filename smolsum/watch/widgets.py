@@ -1,7 +1,6 @@
 """The widgets that pages are made of: a pane that is drawn from the model, a table, a text that scrolls, a question."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import ClassVar, cast
 
 from rich.cells import cell_len
@@ -13,6 +12,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.coordinate import Coordinate
 from textual.screen import ModalScreen
+from textual.strip import Strip
 from textual.visual import VisualType
 from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Input, Static
@@ -91,14 +91,64 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
         """`draw` makes the rows of a table without a bar from each moment of the run; other tables are filled."""
         fixed = 0 if draw is None else 1
         super().__init__(id=id, show_cursor=draw is None, cursor_type="row", cell_padding=1, fixed_columns=fixed)
-        self._draw = draw
+        self._draw, self._note = draw, ""
 
     def show(self, snapshot: Snapshot) -> None:
         if self._draw:
-            found = self._draw(snapshot, self.size.width)
-            keys = ["pgdn"] if len(found.rows) >= self.scrollable_content_region.height else []
-            keys += ["shift+right"] if self.virtual_size.width > self.scrollable_content_region.width else []
-            self.fill(replace(found, note=f"{found.note}  more: {', '.join(keys)}") if keys else found)
+            self.fill(self._draw(snapshot, self.size.width))
+
+    def on_mount(self) -> None:
+        for place in ("scroll_x", "scroll_y", "virtual_size"):
+            self.watch(self, place, self._say_more)
+
+    def on_resize(self) -> None:
+        self._say_more()
+
+    def _say_more(self) -> None:
+        """Write the note on the frame, behind the keys that show what has no room."""
+        x, y = self.scroll_offset
+        ends = {"pgup": y > 0, "pgdn": y < self.max_scroll_y}
+        ends |= {"shift+left": x > 0, "shift+right": x < self.max_scroll_x}
+        keys = [key for key, able in ends.items() if able and self._draw]
+        more = "more: " + ", ".join(keys).replace("up, pg", "up/").replace("left, shift+", "left/")
+        self.border_subtitle = Content("  ".join([more, self._note] if keys else [self._note]))
+
+    @property
+    def widths(self) -> list[int]:
+        """The cells of each column, with the blanks around it."""
+        return [column.get_render_width(self) for column in self.ordered_columns]
+
+    def _stops(self) -> list[int]:
+        """Where scrolling to the right stops: at whole columns, as a number that is cut is another one; also within
+        a column that is wider than its frame."""
+        widths, found, at = self.widths, [0], 0
+        room = max(self.scrollable_content_region.width - sum(widths[: self.fixed_columns]), 1)
+        for width in widths[self.fixed_columns :]:
+            found += range(at, at + width, room)
+            at += width
+        return found
+
+    @property
+    def max_scroll_x(self) -> int:
+        most = super().max_scroll_x
+        return next((stop for stop in self._stops() if stop >= most), most)
+
+    def validate_scroll_x(self, value: float) -> float:
+        """Go on to the next stop to the right, or back to the last one."""
+        stops, value = self._stops(), super().validate_scroll_x(value)
+        return min(s for s in stops if s >= value) if value > self.scroll_x else max(s for s in stops if s <= value)
+
+    validate_scroll_target_x = validate_scroll_x
+
+    def render_line(self, y: int) -> Strip:
+        """Return a line without the number that the right edge cuts, unless it is the only one."""
+        strip, room, (x, _) = super().render_line(y), self.scrollable_content_region.width, self.scroll_offset
+        first, end = sum(self.widths[: self.fixed_columns]), -x
+        for column, width in zip(self.ordered_columns, self.widths, strict=True):
+            start, end = end, end + width
+            if first < start < room < end and column.label.justify == "right":
+                return strip.crop(0, start).extend_cell_length(strip.cell_length, self.rich_style)
+        return strip
 
     def turn(self, by: int) -> None:
         """Move the bar by a page."""
@@ -108,7 +158,7 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
         """Show these rows and keep the bar where it is; cells that stay as they are cost nothing."""
         titles, left = found.titles, found.left
         rows = [[self._cell(one, title in left) for title, one in zip(titles, row, strict=True)] for row in found.rows]
-        label(self, found.title, found.note)
+        self.border_title, self._note = Content(found.title), found.note
         if [*titles] != [str(column.label) for column in self.ordered_columns]:
             self.clear(columns=True)
             for title in titles:
@@ -130,10 +180,10 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
                     # one is enough for the table to find its size; each one costs measuring its column
                     self.update_cell_at(Coordinate(place, at), cell, update_width=wider)
                     wider = False
+        self._say_more()
 
     def _cell(self, cell: str | Text, left: bool) -> Text:
-        now = moment_of(self)
-        text = cell if isinstance(cell, Text) else Text(cell if now is None else now.options.text(cell))
+        text = cell if isinstance(cell, Text) else Text(cell)
         text.justify = "left" if left else "right"
         text.no_wrap, text.overflow = True, "ellipsis"
         return text

@@ -391,7 +391,7 @@ def test_arrows_in_ascii(tmp_path: Path) -> None:
     evaluate(paths, "length", {"test-0001": "one"})
     play(
         paths,
-        ("b", "2->2", "on target 4.5% -> 75.0%"),
+        ("b", "2-> 2", "on target 4.5%-> 75.0%"),
         ("1", "left right cursor", lambda app: screen(app).isascii()),
         options=ViewOptions(ascii=True),
     )

@@ -1,5 +1,6 @@
 """Several runs in one view: the state of each, what differs between their settings, and their results."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def test_settings_that_differ(tmp_path: Path) -> None:
     a, b, c = three(tmp_path)
 
     def shown(*runs: RunPaths) -> str:
-        return text(differences(snapshot(*runs), 60))
+        return text(differences(snapshot(*runs), 120))
 
     assert shown(a, b, c).split() == [
         *("A", "B", "C"),
@@ -115,26 +116,61 @@ def test_ten_runs_fit(tmp_path: Path, size: tuple[int, int]) -> None:
 
 
 def test_what_has_no_room_scrolls(tmp_path: Path) -> None:
-    """Settings and results are below each other where they are wider than half of the page; keys that the frame names
-    scroll lines and columns, and the wheel lines, below the letters of the runs and next to the names of rows."""
-    runs = [measured(make_run(tmp_path, f"run-{n}"), "quality", **{"length/within_tol": n / 10}) for n in range(8)]
+    """By keys that the frame names while there is more, all tables by as many lines, so that none is passed, and by
+    whole columns: a number that is cut is another one. The wheel scrolls lines, too. The letters of the runs and the
+    names of rows stay."""
+    runs = [measured(make_run(tmp_path, f"run-{n}"), "quality", **{"length/within_tol": n / 10}) for n in range(10)]
     for n, paths in enumerate(runs):
         paths.config.write_text(paths.config.read_text() + f"[model]\npath = 'a model with a long name {n}'\n")
-    others = [Run(paths) for paths in runs[1:]]
+
+    def results(app: WatchApp) -> list[str]:
+        return [line.rpartition("││")[2] for line in screen(app).splitlines() if "││" in line]
+
+    def on_target(app: WatchApp) -> str:
+        return next(line.split("↑")[1].split("│")[0] for line in results(app) if "on target ↑" in line).strip()
 
     async def script(app: WatchApp, pilot: Pilot[None]) -> None:
-        await walk(app, pilot, ("tab", On("compare"), "more: pgdn", "more: shift+right", "long name 0"))
-        lines = screen(app).splitlines()
-        tops = [next(n for n, line in enumerate(lines) if title in line) for title in ("╭─ settings", "╭─ results")]
-        assert tops[0] < tops[1]
-        await walk(app, pilot, (" ".join(["shift+right"] * 20), "model.path", "long name 7", Gone("long name 0")))
-        await walk(app, pilot, ("pagedown pagedown", "seconds a step", Gone("evaluated after"), " H "))
+        await walk(app, pilot, ("tab", On("compare"), "╮╭─ results", "long name 0", "more: pgdn, shift+right  newest"))
+        seen = [on_target(app)]
+        for n in range(1, 10):
+            await walk(app, pilot, ("shift+right", f"long name {n} ", f" {n}0.0%"))
+            seen.append(on_target(app))
+        assert seen == [f"{n}0.0%".replace("00", "0") for n in range(9)] + ["90.0%*"]
+        await walk(app, pilot, ("", "more: pgdn, shift+left  newest", "more: shift+left  1", "more: pgdn  r, return"))
+        await walk(app, pilot, ("pagedown", "G run-6", "more: pgup  r, return", Gone("B run-1 ")))
+        assert "J" in results(app)[0]
+        await walk(
+            app, pilot, ("pagedown", "seconds a step", "more: pgup, shift+left  newest", Gone("evaluated after"))
+        )
         table = app.query("ComparedRuns RowTable").last(RowTable)
         for _ in range(4):
             table.post_message(events.MouseScrollUp(table, 5, 2, 0, 0, 0, False, False, False))
         await shown(app, pilot, "evaluated after")
 
-    drive(WatchApp(Run(runs[0]), others), script, size=(120, 30))
+    drive(WatchApp(Run(runs[0]), [Run(paths) for paths in runs[1:]]), script, size=(80, 24))
+
+
+def test_wide_tables_are_below_each_other_on_a_high_page(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, f"run-{n}") for n in range(4)]
+    for n, paths in enumerate(runs):
+        paths.config.write_text(paths.config.read_text() + f"[model]\npath = 'a model with a long name {n}'\n")
+    for size, beside in (((120, 40), False), ((120, 30), True)):
+        step = ("tab", On("compare"), "long name 0", "╮╭─ results" if beside else "\n╭─ results")
+        play(runs[0], step, size=size, others=[Run(paths) for paths in runs[1:]])
+
+
+def test_columns_of_one_run_scroll_too(tmp_path: Path) -> None:
+    """On the page of results, where a name takes the room."""
+    measures = [{**MEASURES[0], "title": "a title of a measure that is as long as the frame of the page is wide"}]
+    paths = measured(make_run(tmp_path, "run"), "quality", measures=measures, **{"length/within_tol": 0.125})
+    run = json.loads(paths.info.read_text())
+    paths.info.write_text(json.dumps(run | {"headlines": {"length/within_tol": measures[0]["title"]}}))
+    play(
+        paths,
+        ("f", On("results"), "more: shift+right  greedy", "page is wide ↑", Gone("75.0%")),
+        ("shift+right shift+right shift+right shift+right", "more: shift+left  greedy", "75.0%"),
+        size=(80, 24),
+    )
 
 
 def test_the_page_is_there_for_several_runs_only(tmp_path: Path) -> None:

@@ -66,17 +66,19 @@ def test_lines(tmp_path: Path) -> None:
 
 def test_results_of_the_test_split(tmp_path: Path) -> None:
     """The newest of each run, as its task writes them; the list is sorted by one, the best first, whichever way that
-    is. A run without one comes last, the best has a star."""
-    first, waiting, _ = several(tmp_path)
+    is. A run without one comes last, the best has a star; not one that was not tested after its last stage, which comes
+    behind those that were."""
+    first, waiting, killed = several(tmp_path)
     measured(first, "quality", **{"length/within_tol": 0.9, "wrong": 0.2})
-    measured(waiting, "length", **{"length/within_tol": 0.7, "wrong": 0.1})
+    measured(waiting, "quality", **{"length/within_tol": 0.7, "wrong": 0.1})
+    measured(killed, "length", **{"length/within_tol": 0.95})
     runs = RunList(tmp_path)
     assert runs.poll(5)
     found = run_rows(rows_of(runs), [], 118)
-    assert found.titles == ["", "run", "state", "step", "tested after", "on target", "wrong", "age"]
+    assert found.titles == ["", "run", "state", "step", "after", "on target", "wrong", "age"]
     assert [row[3:] for row in found.rows] == [
-        ["30/80", "length", "54.5%", "", "10m00s"],
-        ["60/80", "length", "70.0%", "10.0%★", "2h00m"],
+        ["30/80", "length", "95.0%", "", "10m00s"],
+        ["60/80", "quality", "70.0%", "10.0%★", "2h00m"],
         ["60/80", "quality", "90.0%★", "20.0%", "3d00h"],
     ]
     assert names(listed(rows_of(runs), "", "on target")) == ["first", "waiting", "killed"]
@@ -92,8 +94,8 @@ def test_results_of_many_tasks(tmp_path: Path) -> None:
     assert runs.poll(5)
     titles = run_rows(rows_of(runs), [], 200).titles
     assert all(f"{name} of {number}" in titles for name in ("a", "b") for number in range(3))
-    found = run_rows(rows_of(runs), [], 80)
-    assert found.titles == ["", "run", "state", "step", "age", "results"]
+    found = run_rows(rows_of(runs), [], 72)
+    assert found.titles == ["", "run", "state", "step", "results"]
     results = sorted(row[-1] for row in found.rows)
     assert results == [f"a of {number} 50.0%  b of {number} 25.0%" for number in range(3)]
 
@@ -151,16 +153,16 @@ def test_mouse_marks_and_escape(tmp_path: Path) -> None:
     first, waiting, killed = several(tmp_path)
     play(
         killed,
-        ("r", "3 runs, the newest first"),
+        ("r", "3 runs, the newest first", "3d00h"),
         (Click(0, 0, " first "), " first  ✓ FINISHED"),
         ("r down escape", " first  ✓ FINISHED"),
-        ("r", "3 runs, the newest first"),
+        ("r", "3 runs, the newest first", "3d00h"),
         ("pageup down space up space", "2 marked", "A  waiting", "B  killed"),
         ("tab", " A waiting", On("compare")),
         ("r", "2 marked", "A  waiting"),  # still
         ("escape", lambda app: [run.paths for run in (app.watched, *app.others)] == [waiting, killed]),
         ("r", "2 marked"),
-        ("enter", " waiting  ", lambda app: app.others == ()),  # one run alone ends the comparison
+        ("enter", " waiting  ‖ PAUSED", lambda app: app.others == ()),  # one run alone ends the comparison
         size=(80, 24),
     )
     assert not (first.control / "stop").exists()
@@ -177,7 +179,7 @@ def test_sorted_by_results(tmp_path: Path) -> None:
 
     play(
         killed,
-        ("r", "the newest first"),
+        ("r", "the newest first", " first "),
         ("down ctrl+s", "3 runs, the best on target first", lambda app: listed(app) == ["first", "killed", "waiting"]),
         ("ctrl+s", "the best wrong first"),
         ("ctrl+s", "the newest first"),
@@ -188,15 +190,20 @@ def test_sorted_by_results(tmp_path: Path) -> None:
 def test_two_runs_are_compared_with_three_keys(tmp_path: Path) -> None:
     """The shown one with the one under the bar; on the shown one itself the key does nothing."""
     _, waiting, killed = several(tmp_path)
-    app = play(killed, ("r", "the newest first"), ("tab", "the newest first"), ("down tab", On("compare")))
+    app = play(killed, ("r", "the newest first", " first "), ("tab", "the newest first"), ("down tab", On("compare")))
     assert [run.paths for run in (app.watched, *app.others)] == [killed, waiting]
 
 
 def test_a_view_can_begin_with_the_list(tmp_path: Path) -> None:
     """As where several runs are at work: letters filter it, escape stays at the newest."""
     _, newer = [aged(alive(tmp_path, name), 60 - place) for place, name in enumerate(("older", "newer"))]
-    steps = [("", "2 runs, the newest first"), ("z", "0 of 2 runs"), ("enter escape", " newer  ● RUNNING")]
-    play(newer, *steps, choosing=True)
+    play(
+        newer,
+        ("", "2 runs, the newest first"),
+        ("z", "0 of 2 runs", " run  state  step  after  on target  age"),
+        ("enter escape", " newer  ● RUNNING"),
+        choosing=True,
+    )
 
 
 def test_runs_come_and_go_under_the_list(tmp_path: Path) -> None:
@@ -204,6 +211,8 @@ def test_runs_come_and_go_under_the_list(tmp_path: Path) -> None:
     play(
         aged(make_run(tmp_path, "stays"), 60),
         ("r", "1 run, the newest first"),
+        ("ctrl+g", "1 group of 1 run, the newest first"),
+        ("ctrl+g", "1 run, the newest first"),
         (lambda: make_run(tmp_path, "comes"), " comes "),
         (lambda: (tmp_path / "comes").rename(tmp_path.parent / f"{tmp_path.name}-gone"), Gone(" comes ")),
         ("enter", " stays  ✓ FINISHED"),
@@ -225,33 +234,38 @@ def grid(folder: Path) -> list[RunPaths]:
 
 def test_seeds_share_a_row(tmp_path: Path) -> None:
     """Runs that differ in their seed alone, with what tells them from others, mean and spread of what was tested after
-    the same stage, and the most urgent state. The filter finds a group by any of its runs, and does not split it."""
-    meteor_1, rouge_1, _, meteor_2, _ = grid(tmp_path)
+    the same stage, and the most urgent state. Only groups whose runs were all tested after their last stage have the
+    best mean. The filter finds a group by any of its runs, and does not split it."""
+    meteor_1, rouge_1, _, meteor_2, slow = grid(tmp_path)
+    measured(slow, "quality", **{"length/within_tol": 0.545})
     measured(meteor_1, "quality", **{"length/within_tol": 0.9, "wrong": 0.2})
     measured(meteor_2, "quality", **{"length/within_tol": 0.8, "wrong": 0.4})
-    measured(rouge_1, "quality", **{"length/within_tol": 0.5})
+    measured(rouge_1, "quality", **{"length/within_tol": 0.95})
+    untrained = make_run(tmp_path, "untrained")
+    untrained.config.write_text(slow.config.read_text().replace("1e-5", "1e-7"))
+    (untrained.stage_evaluation("length") / "summary.json").unlink()
+    measured(aged(untrained, 10), "start", **{"length/within_tol": 0.99})
 
     def listed_as(app: WatchApp) -> list[list[str]]:
-        lines = [re.split(r" {2,}", line.strip("│ ")) for line in screen(app).splitlines() if "ngth+" in line]
-        return [line[:5] for line in lines if line[0].isdecimal()]
+        lines = [re.split(r" {2,}", line.strip("│ ")) for line in screen(app).splitlines() if "length+" in line]
+        return [[*line[:2], *line[3:6]] for line in lines if line[0].isdecimal()]
 
     expected = [
-        ["1", "length+meteor > length+meteor", "1e-05", "✓ finished", "54.5%"],
-        ["2", "length+meteor > length+meteor", "0.0004", "✓ finished", "85.0% ±7.1%★"],
-        ["2", "length+rouge > length+rouge", "0.0004", "● running 1/2", "50.0% of 1"],
+        ["1", "1e-07", "✓ finished", "start", "99.0%"],
+        ["1", "1e-05", "✓ finished", "quality", "54.5%"],
+        ["2", "0.0004", "✓ finished", "quality", "85.0% ±7.1%★"],
+        ["2", "0.0004", "● running 1/2", "quality 1/2", "95.0%"],
     ]
-    for line in expected:
-        line[1] = f"…{line[1][-23:]}"
     play(
         meteor_1,
-        ("r", "5 runs, the newest first", "ctrl-g groups"),
-        ("ctrl+g", "3 groups of 5 runs", "rewarded for", "ctrl-g ungroups", lambda app: listed_as(app) == expected),
-        ("=running", "1 of 3 groups of 5 runs", lambda app: listed_as(app) == expected[-1:]),
+        ("r", "6 runs, the newest first", "ctrl-g groups"),
+        ("ctrl+g", "4 groups of 6 runs", "rewarded for", "ctrl-g ungroups", lambda app: listed_as(app) == expected),
+        ("=running", "1 of 4 groups of 6 runs", lambda app: listed_as(app) == expected[-1:]),
         ("enter", " rouge-2  ● RUNNING"),  # the newest of its runs
-        ("r", "3 groups of 5 runs"),  # still
-        ("ctrl+g", "5 runs, the newest first", " meteor-1 "),
-        (lambda: [make_run(tmp_path, f"damaged-{n}").config.unlink() for n in range(2)], "7 runs"),
-        ("ctrl+g", "5 groups of 7 runs"),  # nobody knows whether these are alike
+        ("r", "4 groups of 6 runs"),  # still
+        ("ctrl+g", "6 runs, the newest first", " meteor-1 "),
+        (lambda: [make_run(tmp_path, f"damaged-{n}").config.unlink() for n in range(2)], "8 runs"),
+        ("ctrl+g", "6 groups of 8 runs"),  # nobody knows whether these are alike
     )
 
 
@@ -264,10 +278,49 @@ def test_the_runs_of_a_group_are_compared(tmp_path: Path) -> None:
 
     play(
         slow,
-        ("r ctrl+g down tab", On("compare"), "train.seed", shows(meteor_1, meteor_2)),
+        ("r", "5 runs, the newest first", " meteor-1 "),  # the oldest, which is read last
+        ("ctrl+g", "3 groups of 5 runs"),
+        ("down tab", On("compare"), "train.seed", shows(meteor_1, meteor_2)),
+        ("r", "2 marked", "AB"),
+        ("pagedown tab", On("compare"), "rouge-2", shows(rouge_1, rouge_2)),  # a group without marks
         ("r", "2 marked", "AB"),
         ("space", "3 groups of 5 runs, the newest first"),  # takes the marks away
-        ("pageup tab", shows(meteor_1, slow)),
-        ("r space space pagedown space pageup space space", "3 marked"),
-        ("tab", shows(rouge_1, rouge_2, slow)),
+        ("pageup tab", "B slow-1", shows(rouge_1, slow)),
+        ("r", "2 marked", "A     2  length+rouge"),
+        ("space", "3 marked"),
+        ("space", "1 marked"),
+        ("space", "3 marked"),
+        ("pageup tab", On("compare"), "rouge-2", shows(slow, rouge_1, rouge_2)),  # those marked, from a single run
     )
+
+
+def test_ten_runs_are_marked_at_most(tmp_path: Path) -> None:
+    """Of a group that has no room none is marked, which the frame says; a group with some marks loses them. Numbers in
+    names are ordered by their values."""
+    sizes = {"a": 11, "b": 7, "c": 4}
+    runs = [make_run(tmp_path, f"{reward}-{n}", steps=2) for reward, size in sizes.items() for n in range(size)]
+    for n, paths in enumerate(runs):
+        text = paths.config.read_text().replace("meteor", f"rouge_{paths.name[0]}")
+        paths.config.write_text(f"{text}[train]\nseed = {n}\n")
+        aged(paths, 600 - n)
+    play(
+        runs[-1],
+        ("r", "22 runs, the newest first", " a-0 "),
+        ("down down down space", "1 marked"),  # c-0
+        ("ctrl+g", "3 groups of 22 runs, 1 marked", "A     4"),
+        ("down space", "3 groups of 22 runs, 8 marked"),
+        ("down space", "no room for 11 more: 8 of at most 10 are marked"),
+        ("up", "3 groups of 22 runs, 8 marked"),
+        ("space down space", "no room for 11 more: 1 of at most 10 are marked"),
+        ("tab", On("compare"), lambda app: [run.paths.name for run in app.others][-1] == "a-10"),
+        ("r", "22 runs, 10 marked", "ABCDEFGHIJ    11  length+rouge_a"),
+        ("pageup space", "no room for 4 more: 10 of at most 10 are marked"),
+        ("pagedown space", "3 groups of 22 runs, the newest first"),  # takes the marks of the ten away
+    )
+
+
+def test_a_long_name_leaves_room_for_results(tmp_path: Path) -> None:
+    """In a small terminal; a run that was tested at its start alone says so."""
+    paths = make_run(tmp_path, "a-run-with-a-name-that-is-as-long-as-those-of-grids-seed101")
+    (paths.stage_evaluation("length") / "summary.json").unlink()
+    play(paths, ("r", "of-grids-seed101 ", "60/80  start       4.5%"), size=(80, 24))
