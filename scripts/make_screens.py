@@ -1,9 +1,9 @@
 """Draw the pictures in docs/, from a finished run next to others: `smolsum watch` as SVG (the first page at three
 sizes, dark and light, the other pages, the lists) and the report of all runs of the directory at three widths as PNG.
 
-    uv run python scripts/make_screens.py runs/NAME
+    uv run python scripts/make_screens.py runs/NAME runs/OF-A-GRID
 
-The report needs Chromium on the path.
+The second run, if there is one, shows its grid in the list of groups. The report needs Chromium on the path.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ SCREENS = {
     "watch-compare": Screen(("r", "space", "up", "space", "tab")),
 }
 """by file in docs/"""
+OF_A_GRID = {"watch-groups": Screen(("r", "ctrl+g", "ctrl+s", "ctrl+s"))}
 
 
 async def draw(paths: RunPaths, screen: Screen) -> str:
@@ -94,11 +95,15 @@ def photograph(page: Path, width: int, target: Path) -> None:
 
 def main() -> None:
     """Write one file for each picture."""
-    paths, total = RunPaths(Path(sys.argv[1])), 0
+    paths, *grids = [RunPaths(Path(argument)) for argument in sys.argv[1:]]
+    total = 0
     OUT.mkdir(exist_ok=True)
-    for name, screen in SCREENS.items():
+    pictures = [(paths, *one) for one in SCREENS.items()] + [
+        (grid, *one) for grid in grids for one in OF_A_GRID.items()
+    ]
+    for run, name, screen in pictures:
         target = OUT / f"{name}.svg"
-        target.write_text(asyncio.run(draw(paths, screen)), encoding="utf-8")
+        target.write_text(asyncio.run(draw(run, screen)), encoding="utf-8")
         total += target.stat().st_size
         print(target)
     with tempfile.TemporaryDirectory() as folder:
