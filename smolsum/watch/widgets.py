@@ -136,7 +136,9 @@ class RowTable(DataTable[VisualType], inherit_bindings=False):
     def validate_scroll_x(self, value: float) -> float:
         """Go on to the next stop to the right, or back to the last one."""
         stops, value = self._stops(), super().validate_scroll_x(value)
-        return min(s for s in stops if s >= value) if value > self.scroll_x else max(s for s in stops if s <= value)
+        if value > self.scroll_x:
+            return next((stop for stop in stops if stop >= value), stops[-1])
+        return max(stop for stop in stops if stop <= value)
 
     validate_scroll_target_x = validate_scroll_x
 
