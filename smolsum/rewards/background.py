@@ -125,32 +125,39 @@ def await_in_loop(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """Wait for a coroutine in the event loop that all async functions share: clients that they keep between steps stay
     usable. If it hangs without awaiting, the next one gets another loop."""
     global _loop, _loop_thread
-    if _loop is None:
+    if _loop is None or _loop.is_closed():
         _loop = asyncio.new_event_loop()
         _loop_thread = threading.Thread(target=_serve, args=(_loop,), name="rewards", daemon=True)
         _loop_thread.start()
     loop, thread, answered = _loop, _loop_thread, threading.Event()
+    # not the future of the task, which is told in the next turn of a loop that may end in this one
+    outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
-    async def guarded() -> Any:
+    async def guarded() -> None:
         _waiting.pop(coroutine, None)
         try:
-            return await call()
-        except (SystemExit, KeyboardInterrupt) as error:  # would end the loop
-            raise _ended(error) from error
+            outcome.set_result(await call())
+        except Exception as error:
+            outcome.set_exception(error)
+        except BaseException as error:  # would end the loop
+            outcome.set_exception(_ended(error))
 
-    coroutine = guarded()
+    coroutine, task = guarded(), None
     _waiting[coroutine] = loop
-    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     try:
-        while not future.done():  # a thread that only waits is not interrupted
-            concurrent.futures.wait([future], REPORT_S)
-            if loop.is_closed() and coroutine in _waiting:  # another function hung in the loop, which has ended
-                del _waiting[coroutine]
+        with suppress(RuntimeError):  # the loop has ended by now
+            task = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        while not outcome.done():  # a thread that only waits is not interrupted
+            if loop.is_closed() and not outcome.done():  # another function hung in it
+                _waiting.pop(coroutine, None)
+                coroutine.close()
                 return await_in_loop(call)
-        return future.result()
+            concurrent.futures.wait([outcome], REPORT_S)
+        return outcome.result()
     finally:
-        if not future.done():
-            future.cancel()
+        if not outcome.done() and not loop.is_closed():
+            if task:
+                task.cancel()
             with suppress(RuntimeError):  # another function hung in the same loop, which is closed already
                 loop.call_soon_threadsafe(answered.set)
                 if not answered.wait(END_S):

@@ -282,6 +282,32 @@ def test_a_deadline_ends_what_hangs(
     wait_until(lambda: not {"reward", "rewards"} & {one.name for one in {*threading.enumerate()} - {loop()}})
 
 
+def test_what_ends_with_its_loop_has_its_value(group: Group) -> None:
+    """Another function that hung may end the loop in the very turn in which this one returns."""
+
+    async def returns(completions: list[str]) -> list[float]:
+        asyncio.get_running_loop().stop()
+        return [1.0] * len(completions)
+
+    assert score(returns, [group(["a"])]) == [[1.0]]
+    assert score(returns, [group(["a"])]) == [[1.0]]
+
+
+def test_what_is_cut_off_with_its_loop_is_asked_again(group: Group) -> None:
+    """Another function that hung may end the loop in which this one waits for an answer."""
+    asked = []
+
+    async def waits(completions: list[str]) -> list[float]:
+        asked.append(completions)
+        if len(asked) == 1:
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(3600)
+        return [1.0] * len(completions)
+
+    assert score(waits, [group(["a"])]) == [[1.0]]
+    assert len(asked) == 2
+
+
 def loop() -> threading.Thread:
     """The thread of the event loop in use."""
     return background._loop_thread
