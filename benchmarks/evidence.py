@@ -25,16 +25,18 @@ from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy import optimize, special
 
-from smolsum.stats.power import Design, PlannedTest, Spread, detectable, pilot_spread, power
-from smolsum.stats.seeds import by_cluster, crossed_variance, resample, run_parts
+from smolsum.stats.design import Design, PlannedTest, Spread, pilot_spread
+from smolsum.stats.power import detectable, power
+from smolsum.stats.seeds import by_cluster, crossed_difference, crossed_variance, resample, run_parts
 from smolsum.stats.shares import share_difference, share_interval
 
 Array = NDArray[np.float64]
 PARTS = ("scores", "matched", "shares", "clusters", "single", "power", "ratios")
 BOOTSTRAPS = 10
 """studies of each size that are bootstrapped too, a quarter of a second each"""
+PILOTS = 20
 SEED_SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0)
 SHARES = (0.8, 0.9, 0.95, 0.98, 0.99)
 
@@ -64,19 +66,12 @@ def drawn_scales(rng: np.random.Generator, studies: int) -> tuple[Array, Array]:
     return scales, ratio
 
 
-def tested(a: Array, b: Array, *, matched: bool, exponent: float | None) -> tuple[Array, Array, Array]:
-    """The difference of each study, its error and its degrees of freedom, as `compare_runs` has them; with an
-    `exponent`, those of Satterthwaite."""
-    n, d = a.shape[-1], (b - a).mean(axis=-2) if matched else b.mean(axis=-2) - a.mean(axis=-2)
-    examples = d.var(axis=-1, ddof=1) / n
-    arms = [b - a] if matched else [a, b]
-    runs, overlap = run_parts(arms)
-    variance, df = crossed_variance(examples, runs, overlap, n, [arm.shape[-2] for arm in arms])
-    if exponent is not None:
-        total = runs.sum(axis=-1)
-        share = np.divide(total, variance, out=np.zeros_like(variance), where=variance > 0)
-        df = 1 / (share**exponent / (len(arms) * (arms[0].shape[-2] - 1)) + (1 - share) ** exponent / (n - 1))
-    return d.mean(axis=-1), np.sqrt(variance), df
+def satterthwaite(arms: list[Array], variance: Array) -> Array:
+    """His degrees of freedom of a variance, with exponents of 2."""
+    share = np.divide(run_parts(arms)[0].sum(axis=-1), variance, out=np.zeros_like(variance), where=variance > 0)
+    seeds, n = arms[0].shape[-2:]
+    degrees: Array = 1 / (share**2 / (len(arms) * (seeds - 1)) + (1 - share) ** 2 / (n - 1))
+    return degrees
 
 
 def outside(delta: Array, truth: Array | float, error: Array, df: Array | float) -> Array:
@@ -114,8 +109,10 @@ def differences(part: str, seeds: int, n: int, studies: int, rng: np.random.Gene
     some = min(BOOTSTRAPS, studies)
     drawn = [resample(x, y, matched=matched, seed=i) for i, (x, y) in enumerate(zip(a[:some], b[:some], strict=True))]
     note("bootstrap", np.array([not e.boot_low <= t <= e.boot_high for e, t in zip(drawn, effect[:some], strict=True)]))
-    note("Satterthwaite", outside(d.mean(axis=1), effect, *tested(a, b, matched=matched, exponent=2.0)[1:]))
-    delta, error, df = tested(a, b, matched=matched, exponent=None)
+    delta, variance, df = crossed_difference(a, b, matched=matched)
+    error = np.sqrt(variance)
+    plain = satterthwaite([b - a] if matched else [a, b], variance)
+    note("Satterthwaite", outside(delta, effect, error, plain))
     note("crossed", outside(delta, effect, error, df))
     if part == "shares":
         between = [share_difference(x, y) for x, y in zip(a, b, strict=True)]
@@ -194,7 +191,8 @@ def ratios(given: argparse.Namespace) -> None:
             runs = (between + within) / arms * rng.chisquare(seeds - 1, (given.studies, arms)) / (seeds - 1)
             rest = arms * (seeds - 1) * (n - 1)
             overlap = within * rng.chisquare(rest, given.studies) / rest
-            variance, df = crossed_variance(examples, runs, overlap, n, [seeds] * arms)
+            overlaps = np.repeat(overlap[:, None] / arms, arms, axis=-1)
+            variance, df = crossed_variance(examples, runs, overlaps, n, [seeds] * arms)
             share = runs.sum(axis=1) / variance
             plain = 1 / (share**2 / (arms * (seeds - 1)) + (1 - share) ** 2 / (n - 1))
             delta, error = rng.normal(size=given.studies), np.sqrt(variance)
@@ -205,41 +203,110 @@ def ratios(given: argparse.Namespace) -> None:
 
 
 def compare_power(given: argparse.Namespace) -> None:
-    """Print the predicted and the simulated power of each size: of scores, of matched runs, and of shares near 0.9,
-    whose spread is that of a large pilot."""
-    print("\npower", "predicted", "simulated", sep="\t")
+    """Print the predicted and the simulated power of each size, and the largest gap of each kind of scores."""
+    print("\npower", "difference", "predicted", "simulated", sep="\t")
     gaps: dict[str, list[float]] = {}
-    for seeds, n, part in product(given.seeds, given.examples, ("scores", "matched", "shares")):
-        rng = np.random.default_rng([PARTS.index("power"), seeds, n, PARTS.index(part)])
-        example, seed, noise = np.exp(rng.uniform(np.log(0.1), 0.0, size=3)) * [1, 0.3, 1]
-        scales = np.array([[1.0, example, seed, noise]])
-        spread, design = Spread(seed, example * 2**0.5, noise), Design(seeds, n, matched=part == "matched")
-        wanted = float(rng.choice([0.3, 0.5, 0.8, 0.9]))
-        shift = effect = detectable(spread, design, PlannedTest(), wanted=wanted)
-        total = float((scales**2).sum()) ** 0.5
-        if part == "shares":
-            gain = min(0.6, effect / total)
-            effect = float(special.ndtr(1.28 + gain) - special.ndtr(1.28))
-            shift = gain * total
-            a, b = passes(*sums(rng, 200, 2000, scales, np.ones(1))[:2], total, shift)
-            spread = pilot_spread(a[0], b[0], None, 1, matched=False)
+    kinds: dict[str, Callable[..., Case]] = {
+        "scores": partial(of_scores, matched=False),
+        "matched": partial(of_scores, matched=True),
+        "shares": of_threshold,
+        "shares, beta": of_chances,
+    }
+    for seeds, n, kind in product(given.seeds, given.examples, kinds):
+        rng = np.random.default_rng([PARTS.index("power"), seeds, n, list(kinds).index(kind)])
+        design = Design(seeds, n, matched=kind == "matched")
+        effect, spread, made = kinds[kind](rng, design)
         predicted = power(effect, spread, design, PlannedTest())
         found: list[Array] = []
         while sum(map(len, found)) < given.studies:
-            a, b, _ = sums(rng, seeds, n, np.repeat(scales, 1000, axis=0), np.ones(1000))
-            a, b = passes(a, b, total, shift) if part == "shares" else (a, b + shift)
-            delta, error, df = tested(a, b, matched=part == "matched", exponent=None)
-            found.append(outside(delta, 0.0, error, df))
+            delta, variance, df = crossed_difference(*made(500, seeds, n), matched=design.matched)
+            found.append(outside(delta, 0.0, np.sqrt(variance), df))
         simulated = float(np.concatenate(found).mean())
-        gaps.setdefault(part, []).append(100 * abs(simulated - predicted))
-        print(f"{seeds} x {n} {part}", f"{predicted:.1%}", f"{simulated:.1%}", sep="\t", flush=True)
-    for part, found_gaps in gaps.items():
-        print(f"{part}: largest gap {max(found_gaps):.1f} points, mean {float(np.mean(found_gaps)):.1f}")
+        gaps.setdefault(kind, []).append(100 * abs(simulated - predicted))
+        of = "" if spread.shares is None else f"{spread.shares[0]:.3f} "
+        print(
+            f"{seeds} x {n} {kind}", f"{of}{effect:+.3f}", f"{predicted:.1%}", f"{simulated:.1%}", sep="\t", flush=True
+        )
+    for kind, found_gaps in gaps.items():
+        print(f"{kind}: largest gap {max(found_gaps):.1f} points, mean {float(np.mean(found_gaps)):.1f}")
 
 
-def passes(a: Array, b: Array, total: float, shift: float) -> tuple[Array, Array]:
-    """Which sums are above a threshold that 90 % of those of a are; those of b are shifted."""
-    return (a + 1.28 * total > 0).astype(float), (b + 1.28 * total + shift > 0).astype(float)
+Case = tuple[float, Spread, Callable[[int, int, int], tuple[Array, Array]]]
+"""the true difference, the spread, and what makes tables (studies, seeds, examples) of both arms"""
+
+
+def of_scores(rng: np.random.Generator, design: Design, *, matched: bool) -> Case:
+    """Normal scores, and a difference that is found with 30 to 90 %."""
+    example, seed, noise = np.exp(rng.uniform(np.log(0.1), 0.0, size=3)) * [1, 0.3, 1]
+    scales, spread = np.array([[1.0, example, seed, noise]]), Spread(seed, example * 2**0.5, noise)
+    effect = detectable(spread, design, PlannedTest(), wanted=float(rng.choice([0.3, 0.5, 0.8, 0.9])))
+
+    def made(studies: int, seeds: int, n: int) -> tuple[Array, Array]:
+        a, b, _ = sums(rng, seeds, n, np.repeat(scales, studies, axis=0), np.ones(studies))
+        return a, b + effect
+
+    return effect, spread, made
+
+
+def of_threshold(rng: np.random.Generator, design: Design) -> Case:
+    """Which of such scores are above a threshold, as large pilots show their spread."""
+    scales = np.array([[1.0, *np.exp(rng.uniform(np.log(0.1), 0.0, size=3)) * [1, 0.3, 1]]])
+    total = float((scales**2).sum()) ** 0.5
+    share, other = drawn_shares(rng)
+
+    def made(studies: int, seeds: int, n: int) -> tuple[Array, Array]:
+        a, b, _ = sums(rng, seeds, n, np.repeat(scales, studies, axis=0), np.ones(studies))
+        thresholds = (total * float(special.ndtri(one)) for one in (share, other))
+        first, second = ((x + above > 0).astype(float) for x, above in zip((a, b), thresholds, strict=True))
+        return first, second
+
+    return from_pilots(share, other, made)
+
+
+def of_chances(rng: np.random.Generator, design: Design) -> Case:
+    """Scores of 0 and 1 that the predicted studies do not know: an example's chance to pass has a beta distribution,
+    and its log-odds change by the arm, by the example in it, and by the run."""
+    share, wanted = drawn_shares(rng)
+    size, inner, seed = np.exp(rng.uniform(np.log([0.5, 0.1, 0.05]), np.log([20.0, 1.0, 0.6])))
+
+    def chances(shape: tuple[int, ...]) -> Array:
+        odds: Array = special.logit(np.clip(rng.beta(share * size, (1 - share) * size, size=shape), 1e-9, 1 - 1e-9))
+        return odds
+
+    odds, change = chances((2_000_000,)), (inner**2 + seed**2) ** 0.5 * rng.normal(size=2_000_000)
+
+    def share_at(gain: float) -> float:
+        return float(special.expit(odds + change + gain).mean())
+
+    gain = float(optimize.brentq(lambda x: share_at(x) - wanted, -20, 20, xtol=1e-4))
+
+    def made(studies: int, seeds: int, n: int) -> tuple[Array, Array]:
+        common = chances((studies, 1, n))
+        arms = [
+            rng.uniform(size=(studies, seeds, n))
+            < special.expit(
+                common + g + inner * rng.normal(size=(studies, 1, n)) + seed * rng.normal(size=(studies, seeds, 1))
+            )
+            for g in (0.0, gain)
+        ]
+        return arms[0].astype(float), arms[1].astype(float)
+
+    return from_pilots(share_at(0.0), share_at(gain), made)
+
+
+def drawn_shares(rng: np.random.Generator) -> tuple[float, float]:
+    """The shares of both arms, 80 to 99 % in the first, and a fifth to nine tenths of what fails less in the second, or
+    up to twice as many failures more."""
+    share = float(rng.choice(SHARES))
+    change = float(rng.uniform(0.2, 0.9)) if rng.random() < 0.7 else -float(rng.uniform(0.5, 2.0))
+    return share, share + (1 - share) * change
+
+
+def from_pilots(share: float, other: float, made: Callable[[int, int, int], tuple[Array, Array]]) -> Case:
+    """A case of shares with the spread of many large pilots."""
+    pilots = [pilot_spread(*(arm[0] for arm in made(1, 200, 4000)), None, 1, matched=False) for _ in range(PILOTS)]
+    squares = np.mean([[one.seed**2, one.example**2, one.noise**2] for one in pilots], axis=0)
+    return other - share, Spread(*map(float, np.sqrt(squares)), shares=(share, other)), made
 
 
 def main() -> None:

@@ -63,8 +63,8 @@ def stats(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="With --plan: seed-sd, example-sd, noise-sd, judge-sd, rounds, criteria, comparisons, run-hours, "
-            "hour-price or call-price; repeatable.",
+            help="With --plan: seed-sd, example-sd, noise-sd, judge-sd, share, rounds, criteria, comparisons, "
+            "run-hours, hour-price or call-price; repeatable.",
         ),
     ] = None,
     form: Annotated[Literal["table", "md", "csv", "json"], typer.Option("--format", help="Output format.")] = "table",

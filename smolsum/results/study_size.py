@@ -3,27 +3,20 @@ assumptions."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
+from smolsum import console
 from smolsum.errors import UsageError, nearest
 from smolsum.files import read_jsonl
 from smolsum.results.compare import Comparison, ResultSection, TestOptions
 from smolsum.results.score_columns import Arm, check_comparable, shared_metrics
 from smolsum.runs.paths import RunPaths
+from smolsum.stats.design import Design, PlannedTest, Spread, pilot_spread
 from smolsum.stats.paired import ALPHA, POWER
-from smolsum.stats.power import (
-    Design,
-    PlannedStudy,
-    PlannedTest,
-    Prices,
-    Spread,
-    detectable,
-    pilot_spread,
-    power,
-    price,
-    studies_with_power,
-)
+from smolsum.stats.power import PlannedStudy, Prices, detectable, power, price, studies_with_power
 from smolsum.stats.seeds import complete_tables, variance_components
 
 STEP_SECONDS = "perf/step_s"
@@ -37,6 +30,7 @@ class Assumptions:
     example_sd: float | None = None
     noise_sd: float | None = None
     judge_sd: float | None = None
+    share: float | None = None
     rounds: float | None = None
     criteria: float | None = None
     comparisons: float | None = None
@@ -70,6 +64,8 @@ def read_assumptions(given: Sequence[str]) -> Assumptions:
         if not (math.isfinite(value) and value >= 0) or key in values:
             problem = "is given twice" if key in values else f"needs a number from 0 on, not {text!r}"
             raise UsageError(f"--assume {key} {problem}", hint=f"--assume {key}=0.05")
+        if key == "share" and value > 1:
+            raise UsageError(f"--assume share is at most 1, not {text}", hint="--assume share=0.95")
         if key in ("rounds", "criteria", "comparisons") and (value != int(value) or value < 1):
             raise UsageError(f"--assume {key} needs a whole number from 1 on, not {text}", hint=f"--assume {key}=2")
         values[key] = value
@@ -117,6 +113,8 @@ def plan_size(
             hint="--effect 0.05, or --seeds 5 --examples 200",
         )
     else:
+        if spread.shares is not None:
+            console.narrate("simulating studies of scores that are 0 or 1: up to two minutes")
         found = studies_with_power(
             _truth(effect, options), spread, test, prices, wanted=wanted, matched=options.matched, examples=examples
         )
@@ -170,7 +168,10 @@ def _pilot(arms: Sequence[Arm], options: TestOptions) -> tuple[str, Spread, Pric
         parts = [variance_components(x[:, :, None, :rounds]) for x in every]
         judge = sum(next(one.variance for one in found if one.source == "judge") for found in parts) / len(parts)
     prices = _prices_of([member.path.parent for arm in arms for member in arm.members], arms)
-    return metric, pilot_spread(a, b, judge, rounds, matched=options.matched), prices
+    spread = pilot_spread(a, b, judge, rounds, matched=options.matched)
+    if np.isin(a, (0.0, 1.0)).all() and np.isin(b, (0.0, 1.0)).all():
+        spread = replace(spread, shares=(float(a.mean()), float(b.mean())))
+    return metric, spread, prices
 
 
 def _prices_of(folders: Sequence[Any], arms: Sequence[Arm]) -> Prices:
@@ -212,7 +213,28 @@ def _spread(pilot: Spread, assumed: Assumptions, arms: Sequence[Arm]) -> Spread:
                 f"the standard deviation {meaning} is not known: {why}",
                 hint=f"--assume {key}=0.02, or a pilot of several seeds in each arm: A=RUN,RUN B=RUN,RUN",
             )
-    return Spread(*values)
+    seed, example, noise, judge = values
+    spread = Spread(
+        seed, example, noise, judge, pilot.shares if assumed.share is None else (assumed.share, assumed.share)
+    )
+    if assumed.share is not None:
+        _check_share(assumed.share, spread)
+    return spread
+
+
+def _check_share(share: float, spread: Spread) -> None:
+    """Raise UsageError for deviations that scores of 0 and 1 with this share cannot have."""
+    if spread.judge:
+        raise UsageError(
+            "--assume share is for scores of 0 and 1, not for means of rounds of a judge", hint="leave it out"
+        )
+    sum_of, most = spread.seed**2 + spread.example**2 / 2 + spread.noise**2, share * (1 - share)
+    if sum_of > most:
+        raise UsageError(
+            f"scores of 0 and 1 with a share of {share:g} do not vary so much",
+            hint=f"seed-sd^2 + example-sd^2 / 2 + noise-sd^2 are {share:g} x {1 - share:g} = {most:.3g} at most, "
+            f"not {sum_of:.3g}",
+        )
 
 
 def _said(metric: str, spread: Spread, arms: Sequence[Arm], options: TestOptions, effect: float | None) -> list[str]:
@@ -223,6 +245,8 @@ def _said(metric: str, spread: Spread, arms: Sequence[Arm], options: TestOptions
         for key, value in zip(_MEANINGS, (spread.seed, spread.example, spread.noise, spread.judge), strict=True)
     ]
     lines = [f"{of}: {', '.join(parts)}"]
+    if spread.shares is not None:
+        lines.append(f"scores are 0 or 1, in the first arm {spread.shares[0]:.1%} are 1: simulated studies")
     if options.margin is not None:
         claim = "equivalence" if options.alternative == "two-sided" else "non-inferiority"
         lines.append(f"to show: {claim}, margin {options.margin:g}")

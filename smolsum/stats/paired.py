@@ -203,9 +203,9 @@ def _complete_pairs(a: Values, b: Values) -> tuple[NDArray[np.float64], NDArray[
     return x[kept], y[kept], int((~kept).sum())
 
 
-def constant(values: NDArray[np.float64], scale: float) -> bool:
-    """Whether the values are equal up to the rounding of numbers as large as `scale`."""
-    return bool(np.ptp(values) <= _ROUNDING * scale)
+def constant(values: NDArray[np.float64], scale: NDArray[np.float64] | float) -> NDArray[np.bool_]:
+    """Which rows of values (…, values) are equal up to the rounding of numbers as large as `scale` (…)."""
+    return np.asarray(np.ptp(values, axis=-1) <= _ROUNDING * np.asarray(scale))
 
 
 def _note(x: NDArray[np.float64], y: NDArray[np.float64]) -> Note:

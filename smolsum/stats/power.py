@@ -2,82 +2,45 @@
 
 The difference of the means is independent of the mean squares that its error is estimated from, so the power is the
 mean, over draws of these, of a normal probability. The draws are chi-squared variables from one fixed Sobol sequence:
-the same question has the same answer, to about 0.2 % of power. For 0 and 1 the scores are not normal, but the means of
-20 examples nearly are (`benchmarks/evidence.py` compares).
+the same question has the same answer, to about 0.2 % of power. Studies of scores that are 0 or 1 are simulated
+(`share_studies.py`): near 1 their means are not normal, and vary less the higher the share is. `benchmarks/evidence.py` compares both with studies of other kinds.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import optimize, special
 from scipy.stats import qmc
 
 from smolsum.errors import UsageError
-from smolsum.stats.paired import ALPHA, POWER, Alternative
-from smolsum.stats.seeds import crossed_variance, run_parts
+from smolsum.stats.design import Design, PlannedTest, Spread
+from smolsum.stats.paired import POWER
+from smolsum.stats.seeds import Array, crossed_variance
+from smolsum.stats.share_studies import simulated_power
 
-Array: TypeAlias = NDArray[np.float64]
 _DRAWS = 2**11
-MAX_EXAMPLES = 100_000
+MAX_EXAMPLES, MAX_SHARE_EXAMPLES = 100_000, 1000
+SHARE_STEP = 50
+"""examples of a study of 0 and 1 are the fewest to one part in so many: it takes seconds to simulate"""
 SEED_CHOICES = (2, 3, 4, 5, 6, 8, 10, 15, 20, 30)
 ROUND_CHOICES = (1, 2, 3, 5, 7, 11)
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Standard deviations in units of the metric, the same in both arms."""
-
-    seed: float
-    """of the true means of runs that differ in their seed"""
-    example: float
-    """of the true differences b - a between examples"""
-    noise: float
-    """of one completion's score around its run's and its example's means: the decoding, and seed x example"""
-    judge: float = 0.0
-    """of one round of the judge on one completion; 0 without a judge"""
-
-
-@dataclass(frozen=True)
-class Design:
-    """The size of a study: two arms of `seeds` runs each on the same examples."""
-
-    seeds: int
-    examples: int
-    rounds: int = 1
-    """of the judge on each completion"""
-    matched: bool = False
-
-    @property
-    def completions(self) -> int:
-        """Completions of both arms."""
-        return 2 * self.seeds * self.examples
-
-    def __post_init__(self) -> None:
-        for name, least in {"seeds": 2, "examples": 2, "rounds": 1}.items():
-            if getattr(self, name) < least:
-                why = ": one seed cannot show how much seeds vary" if name == "seeds" else ""
-                raise UsageError(
-                    f"a plan needs at least {least} {name}, not {getattr(self, name)}{why}",
-                    hint=f"--{name} {least} or more" if name != "rounds" else "--assume rounds=1 or more",
-                )
-
-
-@dataclass(frozen=True)
-class PlannedTest:
-    """The test that is planned: the alternative, the error that is accepted, and a margin instead of 0."""
-
-    alternative: Alternative = "two-sided"
-    alpha: float = ALPHA
-    margin: float | None = None
-    """equivalence within the margin, or non-inferiority by it, as in `margin_p`; None: a difference"""
-
-
 def power(effect: float, spread: Spread, design: Design, question: PlannedTest) -> float:
     """Return the probability that the test is significant if the true difference b - a is `effect`."""
+    if spread.shares is not None:
+        return simulated_power(effect, spread, design, question)
+    return _normal_power(effect, spread, design, question)
+
+
+def _reaches(wanted: float, effect: float, spread: Spread, design: Design, question: PlannedTest) -> bool:
+    if spread.shares is not None:
+        return simulated_power(effect, spread, design, question, near=wanted) >= wanted
+    return _normal_power(effect, spread, design, question) >= wanted
+
+
+def _normal_power(effect: float, spread: Spread, design: Design, question: PlannedTest) -> float:
     seeds, n = design.seeds, design.examples
     noise = (spread.noise**2 + spread.judge**2 / design.rounds) / (seeds * n)
     run = spread.seed**2 / seeds
@@ -91,7 +54,7 @@ def power(effect: float, spread: Spread, design: Design, question: PlannedTest) 
     variance, df = crossed_variance(
         example_part * chi[0],
         (run + noise) * np.stack([f * c for f, c in zip(factors, chi[1:], strict=False)], axis=-1),
-        2 * noise * chi[-1],
+        np.repeat((2 * noise * chi[-1])[:, None] / len(factors), len(factors), axis=-1),
         n,
         [seeds] * len(factors),
     )
@@ -118,7 +81,7 @@ def _chi_squared(n: int, seeds: int, arms: int) -> list[Array]:
 
 def detectable(spread: Spread, design: Design, question: PlannedTest, *, wanted: float = POWER) -> float:
     """Return the smallest true difference, as a distance from 0, that is found with the power `wanted`; with a margin,
-    the smallest margin that a true difference of 0 is shown to be within."""
+    the smallest margin that a true difference of 0 is shown to be within. NaN where no difference of shares is."""
     sign = -1.0 if question.alternative == "less" else 1.0
 
     def lacking(size: float) -> float:
@@ -126,6 +89,10 @@ def detectable(spread: Spread, design: Design, question: PlannedTest, *, wanted:
             return power(sign * size, spread, design, question) - wanted
         return power(0.0, spread, design, replace(question, margin=size)) - wanted
 
+    if spread.shares is not None:
+        first = spread.shares[0]
+        most = 1.0 if question.margin is not None else first if sign < 0 else 1 - first
+        return float(optimize.brentq(lacking, 0.0, most, xtol=1e-4)) if lacking(most) >= 0 else math.nan
     high = spread.example + spread.seed + spread.noise + spread.judge
     while lacking(high) < 0:
         high *= 2
@@ -176,58 +143,42 @@ def studies_with_power(
 ) -> list[PlannedStudy]:
     """Return, for each number of seeds with which `wanted` can be reached, the study of the fewest examples (or of
     `examples`), with the rounds of the judge that ask it least. Raises UsageError if no number of seeds will do."""
-    found = []
+    found, most = [], MAX_EXAMPLES if spread.shares is None else MAX_SHARE_EXAMPLES
     for seeds in SEED_CHOICES:
         choices = []
         for rounds in ROUND_CHOICES if spread.judge and prices.calls else ROUND_CHOICES[:1]:
-            design = Design(seeds, examples or MAX_EXAMPLES, rounds, matched)
-            if power(effect, spread, design, question) < wanted:
-                continue
-            if examples is None:
-                design = _fewest_examples(effect, spread, question, design, wanted)
-            choices.append(price(design, power(effect, spread, design, question), prices))
+            sizes = (examples, examples) if examples else (2, most)
+            design = _fewest_examples(
+                effect, spread, question, Design(seeds, sizes[0], rounds, matched), sizes[1], wanted
+            )
+            if design is not None:
+                choices.append(price(design, power(effect, spread, design, question), prices))
         if choices:
             found.append(min(choices, key=lambda one: (one.judge_calls, one.design.examples)))
     if not found:
-        most = f"{SEED_CHOICES[-1]} seeds and {examples or MAX_EXAMPLES} examples"
+        size = f"{SEED_CHOICES[-1]} seeds and {examples or most} examples"
         raise UsageError(
-            f"an effect of {effect:g} is not found with a power of {wanted:g} by {most}",
+            f"an effect of {effect:g} is not found with a power of {wanted:g} by {size}",
             hint="state a larger --effect, or lower the variance: matched runs, more rounds of the judge",
         )
     return found
 
 
-def _fewest_examples(effect: float, spread: Spread, question: PlannedTest, most: Design, wanted: float) -> Design:
-    low, high = 1, 2
-    while high < most.examples and power(effect, spread, replace(most, examples=high), question) < wanted:
-        low, high = high, min(2 * high, most.examples)
-    while high - low > 1:
+def _fewest_examples(
+    effect: float, spread: Spread, question: PlannedTest, design: Design, most: int, wanted: float
+) -> Design | None:
+    """The design with as many examples as give it the power `wanted`, from its own to `most`; None if more are."""
+
+    def enough(examples: int) -> bool:
+        return _reaches(wanted, effect, spread, replace(design, examples=examples), question)
+
+    high = design.examples
+    low = high - 1
+    while not enough(high):
+        if high == most:
+            return None
+        low, high = high, min(2 * high, most)
+    while high - low > (1 if spread.shares is None else max(1, high // SHARE_STEP)):
         middle = (low + high) // 2
-        enough = power(effect, spread, replace(most, examples=middle), question) >= wanted
-        low, high = (low, middle) if enough else (middle, high)
-    return replace(most, examples=high)
-
-
-def pilot_spread(a_SN: Array, b_SN: Array, judge_variance: float | None, rounds: int, *, matched: bool) -> Spread:
-    """Return the spread of a pilot (complete tables of runs x examples), with that of a round of its judge, if it has
-    one; that of seeds is NaN for single runs, whose noise counts as a difference between examples."""
-    judge = judge_variance or 0.0
-    n, arms = a_SN.shape[1], [b_SN - a_SN] if matched else [x for x in (a_SN, b_SN) if len(x) > 1]
-    if n < 2:
-        raise UsageError(
-            f"a pilot of {n} complete examples shows no spread", hint="give pilots with two examples or more"
-        )
-    if len(arms[0] if arms else a_SN[:1]) < 2:
-        difference = float((b_SN.mean(axis=0) - a_SN.mean(axis=0)).var(ddof=1)) - 2 * judge / rounds
-        return Spread(math.nan, math.sqrt(max(0.0, difference)), 0.0, math.sqrt(judge))
-    seeds, rests = [], []
-    for arm in arms:
-        runs, overlap = run_parts([arm])
-        halves = 2 if matched else 1
-        rests.append(float(overlap) * arm.shape[0] * n / halves)
-        seeds.append(float(runs.sum() - overlap) * arm.shape[0] / halves)
-    rest = math.fsum(rests) / len(rests)
-    shared = rest * (1 / len(a_SN) + 1 / len(b_SN))
-    example = float((b_SN.mean(axis=0) - a_SN.mean(axis=0)).var(ddof=1)) - shared
-    variances: Sequence[float] = (math.fsum(seeds) / len(seeds), example, rest - judge / rounds, judge)
-    return Spread(*(math.sqrt(max(0.0, value)) for value in variances))
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return replace(design, examples=high)

@@ -82,16 +82,15 @@ def compare_runs(
         a, b = by_cluster(a, names), by_cluster(b, names)
     these = replace(ttest_of_complete(a.mean(axis=0), b.mean(axis=0), missing, alternative), n=examples)
     arms = [b - a] if matched else [a, b]
-    # the part of a single run is S times that of a mean of S runs
-    borrows = min(map(len, arms)) == 1 < max(map(len, arms))
-    varying = [arm for arm in arms if _varies(arm)]
+    several = [arm for arm in arms if len(arm) > 1]
     result = these
-    if varying:
-        times = 1 + max(map(len, varying)) * borrows
-        runs_A, overlap = run_parts(varying, times)
-        example_part = np.float64(these.sd**2 / a.shape[1])
-        variance, df = crossed_variance(example_part, runs_A, overlap, a.shape[1], [len(arm) for arm in varying])
-        result = _with_variance(these, float(variance), float(df))
+    if several and a.shape[1] > 1:
+        # the part of a single run is S times that of a mean of S runs
+        runs_A, overlap_A = run_parts(several, 1 + len(several[0]) * (len(several) < len(arms)))
+        if runs_A.any():
+            example_part, sizes = np.float64(these.sd**2 / a.shape[1]), [len(arm) for arm in several]
+            variance, df = crossed_variance(example_part, runs_A, overlap_A, a.shape[1], sizes)
+            result = _with_variance(these, float(variance), float(df))
     if np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all():
         result = _of_shares(result)
     paired_sd = _run_sd(b - a) if matched else math.nan
@@ -137,45 +136,50 @@ def by_cluster(x_SN: Array, clusters_N: Sequence[object]) -> Array:
     return values
 
 
+def crossed_difference(a: Array, b: Array, *, matched: bool = False) -> tuple[Array, Array, Array]:
+    """Return the mean difference, its variance and its degrees of freedom (…) of studies (…, runs, examples) of at
+    least two runs and two examples, each as `compare_runs` has them."""
+    n, d = a.shape[-1], b.mean(axis=-2) - a.mean(axis=-2)
+    arms = [b - a] if matched else [a, b]
+    variance, df = crossed_variance(d.var(axis=-1, ddof=1) / n, *run_parts(arms), n, [arm.shape[-2] for arm in arms])
+    return d.mean(axis=-1), variance, df
+
+
 def run_parts(arms: Sequence[Array], times: float = 1.0) -> tuple[Array, Array]:
-    """Return R of each arm (…, arms) and the O of all (…) in the module's formula, `times` over, of tables of at least
-    two runs and two examples (…, runs, examples)."""
-    runs, overlap = [], np.float64(0.0)
+    """Return R and O of each arm (…, arms) in the module's formula, `times` over, of tables of at least two runs and
+    two examples (…, runs, examples)."""
+    runs, overlap = [], []
     for x in arms:
         count, n = x.shape[-2:]
         of_run, of_example = x.mean(axis=-1, keepdims=True), x.mean(axis=-2, keepdims=True)
         rest = x - of_run - of_example + x.mean(axis=(-2, -1), keepdims=True)
-        overlap = overlap + times * (rest**2).sum(axis=(-2, -1)) / ((count - 1) * (n - 1) * n * count)
-        runs.append(times * of_run[..., 0].var(axis=-1, ddof=1) / count)
-    return np.stack(runs, axis=-1), np.asarray(overlap)
+        overlap.append(times * (rest**2).sum(axis=(-2, -1)) / ((count - 1) * (n - 1) * n * count))
+        part = times * of_run[..., 0].var(axis=-1, ddof=1) / count
+        runs.append(np.where(constant(of_run[..., 0], np.abs(x).max(axis=(-2, -1))), 0.0, part))
+    return np.stack(runs, axis=-1), np.stack(overlap, axis=-1)
 
 
 def crossed_variance(
-    examples: Array | np.float64, runs_A: Array, overlap: Array | np.float64, n: int, sizes: Sequence[int]
+    examples: Array | np.float64, runs_A: Array, overlap_A: Array, n: int, sizes: Sequence[int]
 ) -> tuple[Array, Array]:
-    """Return V and its degrees of freedom by the module's formula, from E (…), R of each arm (…, arms) and O (…), for
-    `n` examples and arms of `sizes` runs, at least two each. Where all R are 0, E counts whole."""
-    each = np.array(sizes, dtype=np.float64) - 1
-    total = np.asarray(runs_A.sum(axis=-1))
-    inverse_size = 1 / (each + 1)
-    equal = (inverse_size**2 / each).sum() / inverse_size.sum() ** 2
+    """Return V and its degrees of freedom by the module's formula, from E (…), and R and O of each arm (…, arms), for
+    `n` examples and arms of `sizes` runs, at least two each. Arms whose R is 0 are left out; without any, E counts
+    whole."""
+    each, varies = np.array(sizes, dtype=np.float64) - 1, runs_A > 0
+    total, overlap = np.asarray(runs_A.sum(axis=-1)), (overlap_A * varies).sum(axis=-1)
+    none = ~varies.any(axis=-1, keepdims=True)
+    inverse_size = (varies | none) / (each + 1)
+    equal = (inverse_size**2 / each).sum(axis=-1) / inverse_size.sum(axis=-1) ** 2
     safe = np.where(total > 0, total, 1.0)
     welch = np.where(total > 0, (runs_A**2 / each).sum(axis=-1) / safe**2, equal)
     inverse_k = (equal + welch) / 2
-    example_part = np.where(total > 0, np.maximum(0.0, examples - overlap), examples)
-    variance = total + example_part
+    variance = total + np.maximum(0.0, examples - overlap)
     share = np.divide(total, variance, out=np.zeros_like(variance), where=variance > 0)
     return variance, 1 / (share ** (2 - 2 * inverse_k) * inverse_k + (1 - share) ** 2 / (n - 1))
 
 
 def _run_sd(x_SN: Array) -> float:
     return float(x_SN.mean(axis=1).std(ddof=1)) if x_SN.shape[0] > 1 and x_SN.shape[1] else math.nan
-
-
-def _varies(x_SN: Array) -> bool:
-    """Return whether there are several runs, and their means differ."""
-    enough = x_SN.shape[0] > 1 and x_SN.shape[1] > 1
-    return enough and not constant(x_SN.mean(axis=1, keepdims=True), float(np.abs(x_SN).max()))
 
 
 def _with_variance(these: PairedResult, variance: float, df: float) -> PairedResult:

@@ -4,9 +4,9 @@ The spread of a share of 99 % in 50 examples is an accident, so intervals by mea
 many true shares. These here are made of beta distributions, and `benchmarks/evidence.py` counts what they cover.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy import optimize, special
@@ -42,15 +42,18 @@ def share_interval(x_SN: Array, clusters_N: Sequence[object] | None = None) -> S
     x = x_SN[:, kept]
     if not x.size or not np.isin(x, (0.0, 1.0)).all():
         return None
-    share = float(x.mean())
-    size, _, df = _independent(x, kept_clusters(clusters_N, kept))
+    names = kept_clusters(clusters_N, kept)
+    share = x.mean()
+    size, _, df = _independent(x, x if names is None else by_cluster(x, names))
     size *= _narrowing(df, CONFIDENCE) if len(x) > 1 else 1.0
     passed, failed, tail = share * size, (1 - share) * size, (1 - CONFIDENCE) / 2
+    low, high = _jeffreys(share, size, CONFIDENCE)
     return ShareInterval(
-        share,
+        float(share),
         float(special.betaincinv(passed, failed + 1, tail)) if share > 0 else 0.0,
         float(special.betaincinv(passed + 1, failed, 1 - tail)) if share < 1 else 1.0,
-        *_jeffreys(share, size, CONFIDENCE),
+        float(low),
+        float(high),
     )
 
 
@@ -73,22 +76,33 @@ def share_difference(
     arms, names = (a_SN[:, kept], b_SN[:, kept]), kept_clusters(clusters_N, kept)
     if not kept.sum() > 1 or not all(np.isin(x, (0.0, 1.0)).all() for x in arms):
         return None
+    groups = arms if names is None else (by_cluster(arms[0], names), by_cluster(arms[1], names))
     whole = compare_runs(*arms, alternative="two-sided", matched=matched, clusters_N=names).result
-    shares = [float(x.mean()) for x in arms]
-    (size_a, variance_a, _), (size_b, variance_b, _) = (_independent(x, names) for x in arms)
-    both = math.sqrt(variance_a * variance_b)
-    correlation = min(1.0, max(-1.0, (variance_a + variance_b - whole.se**2) / 2 / both)) if both else 0.0
-    widening = 1 / math.sqrt(_narrowing(whole.df, level)) if max(map(len, arms)) > 1 else 1.0
-    (low_a, high_a), (low_b, high_b) = (
-        _jeffreys(share, size, level) for share, size in zip(shares, (size_a, size_b), strict=True)
-    )
+    low, high = difference_ends(*arms, groups, whole.se**2, whole.df, level=level)
+    return float(low), float(high)
 
-    def reach(x: float, y: float) -> float:
-        return widening * math.sqrt(max(0.0, x * x + y * y - 2 * correlation * x * y))
 
+def difference_ends(
+    a: Array, b: Array, groups: tuple[Array, Array], variance: Array | float, df: Array | float, *, level: float
+) -> tuple[Array, Array]:
+    """Return the ends (…) of `share_difference` for studies (…, runs, examples) whose mean difference has a variance
+    with so many degrees of freedom (…). `groups` are both tables by cluster, or the tables themselves."""
+    shares = a.mean(axis=(-2, -1)), b.mean(axis=(-2, -1))
+    (size_a, variance_a, _), (size_b, variance_b, _) = map(_independent, (a, b), groups)
+    both = np.sqrt(variance_a * variance_b)
+    correlation = np.where(both > 0, (variance_a + variance_b - variance) / 2 / np.where(both > 0, both, 1), 0.0)
+    correlation = np.clip(correlation, -1, 1)
+    widening = 1 / np.sqrt(_narrowing(df, level)) if max(a.shape[-2], b.shape[-2]) > 1 else 1.0
+    (low_a, high_a), (low_b, high_b) = map(partial(_jeffreys, level=level), shares, (size_a, size_b))
+
+    def reach(x: Array, y: Array) -> Array:
+        distance: Array = widening * np.sqrt(np.maximum(0.0, x * x + y * y - 2 * correlation * x * y))
+        return distance
+
+    delta = shares[1] - shares[0]
     return (
-        max(-1.0, whole.delta - reach(shares[1] - low_b, high_a - shares[0])),
-        min(1.0, whole.delta + reach(high_b - shares[1], shares[0] - low_a)),
+        np.maximum(-1.0, delta - reach(shares[1] - low_b, high_a - shares[0])),
+        np.minimum(1.0, delta + reach(high_b - shares[1], shares[0] - low_a)),
     )
 
 
@@ -131,31 +145,33 @@ def _tail(ends: Callable[[float], tuple[float, float] | None], bound: float, *, 
     return LEAST_P if clear(LEAST_P) >= 0 else float(optimize.brentq(clear, LEAST_P, most, xtol=1e-6))
 
 
-def _independent(x_SN: Array, clusters_N: Sequence[object] | None) -> tuple[float, float, float]:
-    """How many independent examples have the variance of the share of a table of 0 and 1; that variance, and its
-    degrees of freedom."""
-    values = x_SN if clusters_N is None else by_cluster(x_SN, clusters_N)
-    share, n = float(x_SN.mean()), values.shape[1]
-    guess = (1 + 1 / len(x_SN)) / 2
-    if share in (0.0, 1.0) or n < 2:
-        return n / guess, 0.0, float(max(1, n - 1))
-    variance, df = np.float64(values.mean(axis=0).var(ddof=1) / n), np.float64(n - 1)
-    if len(values) > 1:
-        variance, df = map(np.float64, crossed_variance(variance, *run_parts([values]), n, [len(values)]))
-    telling = min((x_SN.mean(axis=0) > 0).sum(), (x_SN.mean(axis=0) < 1).sum())
-    likeness = float((telling * variance * n / (share * (1 - share)) + guess) / (telling + 1))
-    return min(float(x_SN.size), n / likeness), float(variance), float(df)
+def _independent(x: Array, groups: Array) -> tuple[Array, Array, Array]:
+    """How many independent examples have the variance of the share of tables of 0 and 1 (…, runs, examples), which are
+    `groups` by cluster; that variance, and its degrees of freedom (…)."""
+    share, (runs, n) = x.mean(axis=(-2, -1)), groups.shape[-2:]
+    guess = (1 + 1 / runs) / 2
+    if n < 2:
+        return np.full(share.shape, n / guess), np.zeros(share.shape), np.ones(share.shape)
+    variance, df = groups.mean(axis=-2).var(axis=-1, ddof=1) / n, np.full(share.shape, n - 1.0)
+    if runs > 1:
+        variance, df = crossed_variance(variance, *run_parts([groups]), n, [runs])
+    of_example = x.mean(axis=-2)
+    telling = np.minimum((of_example > 0).sum(axis=-1), (of_example < 1).sum(axis=-1))
+    mixed = (share > 0) & (share < 1)
+    likeness = (telling * variance * n / np.where(mixed, share * (1 - share), 1) + guess) / (telling + 1)
+    size = np.where(mixed, np.minimum(x.shape[-2] * x.shape[-1], n / likeness), n / guess)
+    return size, np.where(mixed, variance, 0.0), np.where(mixed, df, n - 1.0)
 
 
-def _narrowing(df: float, level: float) -> float:
+def _narrowing(df: Array | float, level: float) -> Array:
     """By how much fewer examples an interval with these degrees of freedom counts."""
-    normal, t = float(special.ndtri((1 + level) / 2)), float(special.stdtrit(df, (1 + level) / 2))
-    return (normal / t) ** 2
+    ratio: Array = special.ndtri((1 + level) / 2) / special.stdtrit(df, (1 + level) / 2)
+    return ratio**2
 
 
-def _jeffreys(share: float, size: float, level: float) -> tuple[float, float]:
+def _jeffreys(share: Array, size: Array, level: float) -> tuple[Array, Array]:
     """The ends of Jeffreys' interval for a share of `size` examples."""
     passed, failed, tail = share * size, (1 - share) * size, (1 - level) / 2
-    low = float(special.betaincinv(passed + 0.5, failed + 0.5, tail)) if share > 0 else 0.0
-    high = float(special.betaincinv(passed + 0.5, failed + 0.5, 1 - tail)) if share < 1 else 1.0
+    low = np.where(share > 0, special.betaincinv(passed + 0.5, failed + 0.5, tail), 0.0)
+    high = np.where(share < 1, special.betaincinv(passed + 0.5, failed + 0.5, 1 - tail), 1.0)
     return low, high

@@ -12,7 +12,8 @@ from support.calls import Call, done
 from support.refusals import assert_refused
 
 from smolsum.files import to_json
-from smolsum.stats.power import Design, PlannedTest, Spread, detectable, power
+from smolsum.stats.design import Design, PlannedTest, Spread
+from smolsum.stats.power import detectable, power
 from smolsum.stats.seeds import compare_runs, margin_p, resample, variance_components
 from smolsum.stats.shares import share_difference, share_interval, share_p
 
@@ -146,6 +147,20 @@ def test_a_pilot_is_planned_from(found: Found, arms: tuple[str, str]) -> None:
     assert {row["examples"] for row in found(*flags, "--examples", "400")["results"]} == {400}
 
 
+def test_shares_are_planned_by_simulation(found: Found, call: Call, arms: tuple[str, str]) -> None:
+    """A pilot of 0 and 1 shows its share, --assume share states one; what cannot be detected has no number."""
+    design = ("--plan", "--seeds", "3", "--examples", "30")
+    page = found(*design, *arms, "--metric", "ok", "--effect", "0.05")
+    shares = [float(values(arm, "ok").mean()) for arm in "ab"]
+    assert page["spread"]["shares"] == pytest.approx(shares)
+    spread = Spread(**page["spread"] | {"shares": (shares[0], shares[1])})
+    assert page["results"][0]["power"] == power(0.05, spread, Design(3, 30), PlannedTest())
+    stated = ("--assume", "share=0.99", "--assume", "seed-sd=0.01", "--assume", "example-sd=0.03")
+    out = done(call(*design, *stated, "--assume", "noise-sd=0.08"))[0]
+    assert "in the first arm 99.0% are 1: simulated studies" in out
+    assert out.splitlines()[-1].split()[-1] == "-" or " - " in out
+
+
 BAD = {
     "--effect 0.1 A B": "--plan",
     "--plan --effect 0.1": "seed-sd",
@@ -157,6 +172,10 @@ BAD = {
     "--plan --effect 0.1 --assume seed-sd=-1": "-1",
     "--plan --effect 0.1 --assume seed-sd=1 --assume seed-sd=2": "twice",
     "--plan --effect 0.1 --assume rounds=1.5": "whole",
+    "--plan --effect 0.1 --assume share=95": "share=0.95",
+    "--plan --effect 0.1 --assume share=0.99 ASSUMED": "0.99 x 0.01",
+    "--plan --effect 0.1 --assume share=0.5 --assume judge-sd=0.1 ASSUMED": "judge",
+    "--plan --effect 0.6 --assume share=0.5 ASSUMED": "cannot change",
     "--plan --seeds 3 --effect 0.1 ASSUMED": "--examples",
     "--plan --seeds 1 --examples 20 ASSUMED": "one seed",
     "--plan --effect 0.1 --power 1 ASSUMED": "--power 0.8",

@@ -8,18 +8,9 @@ import pytest
 from scipy import stats
 from support.refusals import refuses
 
+from smolsum.stats.design import Design, PlannedTest, Spread, pilot_spread
 from smolsum.stats.paired import Alternative
-from smolsum.stats.power import (
-    Design,
-    PlannedTest,
-    Prices,
-    Spread,
-    detectable,
-    pilot_spread,
-    power,
-    price,
-    studies_with_power,
-)
+from smolsum.stats.power import Prices, detectable, power, price, studies_with_power
 from smolsum.stats.seeds import compare_runs, margin_p, variance_components
 
 SEEDS_ONLY, EXAMPLES_ONLY = Spread(1.0, 0.0, 0.0), Spread(0.0, 1.0, 0.0)

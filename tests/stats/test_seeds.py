@@ -168,7 +168,7 @@ def test_runs_alone_are_welch_and_student() -> None:
 
 def test_many_runs_have_the_degrees_of_freedom_of_satterthwaite() -> None:
     """The exponents approach 2."""
-    variance, df = crossed_variance(np.float64(2.0), np.array([1.0, 1.0]), np.float64(0.5), 100, [4000, 4000])
+    variance, df = crossed_variance(np.float64(2.0), np.array([1.0, 1.0]), np.array([0.25, 0.25]), 100, [4000, 4000])
     assert variance == 3.5
     assert df == pytest.approx(3.5**2 / (2**2 / 7998 + 1.5**2 / 99), rel=1e-3)
 
