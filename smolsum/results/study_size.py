@@ -214,20 +214,17 @@ def _spread(pilot: Spread, assumed: Assumptions, arms: Sequence[Arm]) -> Spread:
                 hint=f"--assume {key}=0.02, or a pilot of several seeds in each arm: A=RUN,RUN B=RUN,RUN",
             )
     seed, example, noise, judge = values
-    spread = Spread(
-        seed, example, noise, judge, pilot.shares if assumed.share is None else (assumed.share, assumed.share)
-    )
-    if assumed.share is not None:
-        _check_share(assumed.share, spread)
+    if assumed.share is None:
+        return Spread(seed, example, noise, judge, pilot.shares)
+    spread = Spread(seed, example, noise, judge, (assumed.share, assumed.share))
+    _check_share(assumed.share, spread)
     return spread
 
 
 def _check_share(share: float, spread: Spread) -> None:
     """Raise UsageError for deviations that scores of 0 and 1 with this share cannot have."""
     if spread.judge:
-        raise UsageError(
-            "--assume share is for scores of 0 and 1, not for means of rounds of a judge", hint="leave it out"
-        )
+        raise UsageError("--assume share is for scores of 0 and 1, not of a judge", hint="leave it out")
     sum_of, most = spread.seed**2 + spread.example**2 / 2 + spread.noise**2, share * (1 - share)
     if sum_of > most:
         raise UsageError(

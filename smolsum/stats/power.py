@@ -3,7 +3,8 @@
 The difference of the means is independent of the mean squares that its error is estimated from, so the power is the
 mean, over draws of these, of a normal probability. The draws are chi-squared variables from one fixed Sobol sequence:
 the same question has the same answer, to about 0.2 % of power. Studies of scores that are 0 or 1 are simulated
-(`share_studies.py`): near 1 their means are not normal, and vary less the higher the share is. `benchmarks/evidence.py` compares both with studies of other kinds.
+(`share_studies.py`): near 1 their means are not normal, and vary less the higher the share is.
+`benchmarks/evidence.py` compares both with studies of other kinds.
 """
 
 import math
@@ -147,10 +148,8 @@ def studies_with_power(
     for seeds in SEED_CHOICES:
         choices = []
         for rounds in ROUND_CHOICES if spread.judge and prices.calls else ROUND_CHOICES[:1]:
-            sizes = (examples, examples) if examples else (2, most)
-            design = _fewest_examples(
-                effect, spread, question, Design(seeds, sizes[0], rounds, matched), sizes[1], wanted
-            )
+            least = Design(seeds, examples or 2, rounds, matched)
+            design = _fewest_examples(effect, spread, question, least, examples or most, wanted)
             if design is not None:
                 choices.append(price(design, power(effect, spread, design, question), prices))
         if choices:
