@@ -169,6 +169,7 @@ def await_in_loop(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     with suppress(_Stop):
         loop.run_forever()
+    loop.set_exception_handler(lambda *_: None)  # tasks that end with the loop are asked again, or stopped on purpose
     for coroutine in [one for one, own in _waiting.items() if own is loop]:
         coroutine.close()
     loop.close()

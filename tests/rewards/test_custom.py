@@ -1,6 +1,7 @@
 """Users' rewards: what they get, what they return, and what happens when they fail."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -293,8 +294,8 @@ def test_what_ends_with_its_loop_has_its_value(group: Group) -> None:
     assert score(returns, [group(["a"])]) == [[1.0]]
 
 
-def test_what_is_cut_off_with_its_loop_is_asked_again(group: Group) -> None:
-    """Another function that hung may end the loop in which this one waits for an answer."""
+def test_what_is_cut_off_with_its_loop_is_asked_again(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    """Another function that hung may end the loop in which this one waits for an answer. asyncio says nothing of it."""
     asked = []
 
     async def waits(completions: list[str]) -> list[float]:
@@ -306,6 +307,8 @@ def test_what_is_cut_off_with_its_loop_is_asked_again(group: Group) -> None:
 
     assert score(waits, [group(["a"])]) == [[1.0]]
     assert len(asked) == 2
+    gc.collect()
+    assert caplog.messages == []
 
 
 def loop() -> threading.Thread:
