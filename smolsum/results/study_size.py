@@ -16,8 +16,9 @@ from smolsum.results.score_columns import Arm, check_comparable, shared_metrics
 from smolsum.runs.paths import RunPaths
 from smolsum.stats.design import Design, PlannedTest, Spread, pilot_spread
 from smolsum.stats.paired import ALPHA, POWER
-from smolsum.stats.power import PlannedStudy, Prices, detectable, power, price, studies_with_power
+from smolsum.stats.power import MAX_SHARE_EXAMPLES, PlannedStudy, Prices, detectable, power, price, studies_with_power
 from smolsum.stats.seeds import complete_tables, variance_components
+from smolsum.stats.share_studies import realised
 
 STEP_SECONDS = "perf/step_s"
 
@@ -88,6 +89,9 @@ def plan_size(
     Raises UsageError where neither the pilot nor an assumption states a standard deviation, or where there is nothing
     to plan.
     """
+    for name, value in (("--effect", effect), ("--margin", options.margin)):
+        if value is not None and not (math.isfinite(value) and (value > 0 or name == "--effect")):
+            raise UsageError(f"{name} {value:g} is no size of a difference", hint=f"{name} 0.05")
     metric, pilot, prices = "", Spread(math.nan, math.nan, math.nan, 0.0), Prices()
     if arms:
         metric, pilot, prices = _pilot(arms, options)
@@ -97,12 +101,18 @@ def plan_size(
     test = PlannedTest(options.alternative, alpha, options.margin)
     if not 0.05 < wanted < 1:
         raise UsageError(f"a power of {wanted:g} cannot be planned", hint="--power 0.8 is usual, 0.9 is strict")
+    truth, simulated = _truth(effect, options), spread.shares is not None
+    # also refuses a share that is impossible, before minutes of simulation
+    shown = realised(spread, truth) if simulated else spread
     rows: list[dict[str, Any]]
+    if simulated and (seeds is None or examples is not None):
+        console.narrate(
+            "simulating studies of scores that are 0 or 1: seconds for a design, minutes for all that suffice"
+        )
     if seeds is not None and examples is not None:
         design = Design(seeds, examples, int(assumed.rounds or 1), options.matched)
-        least = detectable(spread, design, test, wanted=wanted)
-        truth = _truth(effect, options)
         reached = math.nan if effect is None and options.margin is None else power(truth, spread, design, test)
+        least = detectable(spread, design, test, wanted=wanted)
         rows = [_row(price(design, reached, prices)) | {"detectable": least}]
         sections = [ResultSection("this design", (*_PAST_STUDIES, "detectable"), rows)]
     elif seeds is not None:
@@ -113,10 +123,8 @@ def plan_size(
             hint="--effect 0.05, or --seeds 5 --examples 200",
         )
     else:
-        if spread.shares is not None:
-            console.narrate("simulating studies of scores that are 0 or 1: up to two minutes")
         found = studies_with_power(
-            _truth(effect, options), spread, test, prices, wanted=wanted, matched=options.matched, examples=examples
+            truth, spread, test, prices, wanted=wanted, matched=options.matched, examples=examples
         )
         rows = [_row(one) for one in found]
         sections = [ResultSection("studies that suffice", _PAST_STUDIES, rows)]
@@ -128,16 +136,19 @@ def plan_size(
         "matched": options.matched,
         "wanted": wanted,
         "alpha": alpha,
-        "spread": {field.name: getattr(spread, field.name) for field in fields(Spread)},
-        "assumed": _said(metric, spread, arms, options, effect),
+        "spread": {field.name: getattr(shown, field.name) for field in fields(Spread)},
+        "assumed": _said(metric, spread, shown, arms, options, None if effect is None else truth),
     }
-    return Comparison("plan", head, sections, rows, _plan_notes(alpha, wanted, prices, spread))
+    notes = _plan_notes(alpha, wanted, prices, spread, options)
+    if simulated and examples is None:
+        notes.append(f"no more than {MAX_SHARE_EXAMPLES:,} examples are tried; --examples N tries so many")
+    return Comparison("plan", head, sections, rows, notes)
 
 
 def _truth(effect: float | None, options: TestOptions) -> float:
     """The true difference b - a that is planned for; with a margin 0 unless an effect is stated."""
     size = effect or 0.0
-    return -size if options.alternative == "less" and options.margin is None else size
+    return -abs(size) if options.alternative == "less" and options.margin is None else size
 
 
 def _row(one: PlannedStudy) -> dict[str, Any]:
@@ -169,7 +180,7 @@ def _pilot(arms: Sequence[Arm], options: TestOptions) -> tuple[str, Spread, Pric
         judge = sum(next(one.variance for one in found if one.source == "judge") for found in parts) / len(parts)
     prices = _prices_of([member.path.parent for arm in arms for member in arm.members], arms)
     spread = pilot_spread(a, b, judge, rounds, matched=options.matched)
-    if np.isin(a, (0.0, 1.0)).all() and np.isin(b, (0.0, 1.0)).all():
+    if not judge and np.isin(a, (0.0, 1.0)).all() and np.isin(b, (0.0, 1.0)).all():
         spread = replace(spread, shares=(float(a.mean()), float(b.mean())))
     return metric, spread, prices
 
@@ -214,19 +225,21 @@ def _spread(pilot: Spread, assumed: Assumptions, arms: Sequence[Arm]) -> Spread:
                 hint=f"--assume {key}=0.02, or a pilot of several seeds in each arm: A=RUN,RUN B=RUN,RUN",
             )
     seed, example, noise, judge = values
-    if assumed.share is None:
-        return Spread(seed, example, noise, judge, pilot.shares)
-    spread = Spread(seed, example, noise, judge, (assumed.share, assumed.share))
-    _check_share(assumed.share, spread)
+    spread = Spread(seed, example, noise, judge, pilot.shares)
+    if assumed.share is not None:
+        if arms or judge:
+            why = "a pilot shows whether its scores are 0 or 1" if arms else "scores of a judge are not 0 or 1"
+            raise UsageError(f"--assume share: {why}", hint="leave the share out")
+        spread = replace(spread, shares=(assumed.share, None))
+    if spread.shares is not None and any(value is not None for value in stated):
+        _check_share(spread.shares[0], spread)
     return spread
 
 
 def _check_share(share: float, spread: Spread) -> None:
     """Raise UsageError for deviations that scores of 0 and 1 with this share cannot have."""
-    if spread.judge:
-        raise UsageError("--assume share is for scores of 0 and 1, not of a judge", hint="leave it out")
     sum_of, most = spread.seed**2 + spread.example**2 / 2 + spread.noise**2, share * (1 - share)
-    if sum_of > most:
+    if sum_of > most * (1 + 1e-9):
         raise UsageError(
             f"scores of 0 and 1 with a share of {share:g} do not vary so much",
             hint=f"seed-sd^2 + example-sd^2 / 2 + noise-sd^2 are {share:g} x {1 - share:g} = {most:.3g} at most, "
@@ -234,16 +247,15 @@ def _check_share(share: float, spread: Spread) -> None:
         )
 
 
-def _said(metric: str, spread: Spread, arms: Sequence[Arm], options: TestOptions, effect: float | None) -> list[str]:
-    """What was planned for, in lines."""
+def _said(
+    metric: str, spread: Spread, shown: Spread, arms: Sequence[Arm], options: TestOptions, effect: float | None
+) -> list[str]:
+    """What was planned for, in lines: the spread of the pilot or as assumed, and that of simulated scores."""
     of = f"{metric} of the pilot {arms[0].name} against {arms[1].name}" if arms else "assumed"
-    parts = [
-        f"{key} {value:.3g}"
-        for key, value in zip(_MEANINGS, (spread.seed, spread.example, spread.noise, spread.judge), strict=True)
-    ]
-    lines = [f"{of}: {', '.join(parts)}"]
+    lines = [f"{of}: {_deviations(spread)}"]
     if spread.shares is not None:
-        lines.append(f"scores are 0 or 1, in the first arm {spread.shares[0]:.1%} are 1: simulated studies")
+        lines.append(f"scores are 0 or 1, in the first arm {spread.shares[0]:.1%} are 1")
+        lines.append(f"simulated: {_deviations(shown)}")
     if options.margin is not None:
         claim = "equivalence" if options.alternative == "two-sided" else "non-inferiority"
         lines.append(f"to show: {claim}, margin {options.margin:g}")
@@ -252,10 +264,23 @@ def _said(metric: str, spread: Spread, arms: Sequence[Arm], options: TestOptions
     return lines
 
 
-def _plan_notes(alpha: float, wanted: float, prices: Prices, spread: Spread) -> list[str]:
+def _deviations(spread: Spread) -> str:
+    values = (spread.seed, spread.example, spread.noise, spread.judge)
+    return ", ".join(f"{key} {value:.3g}" for key, value in zip(_MEANINGS, values, strict=True))
+
+
+def _direction(spread: Spread, options: TestOptions) -> str:
+    if spread.shares is None or options.margin is not None:
+        return ""
+    return ", as a fall" if options.alternative == "less" else ", as a rise"
+
+
+def _plan_notes(alpha: float, wanted: float, prices: Prices, spread: Spread, options: TestOptions) -> list[str]:
+    by_share = spread.shares is not None and options.margin is not None
     notes = [
-        f"two arms of so many seeds on the same examples; the test of `smolsum stats` at {alpha:.3g}; "
-        f"min: found with a power of {wanted:.0%}",
+        "two arms of so many seeds on the same examples; the test of `smolsum stats`, "
+        f"{'by the intervals of its table of shares' if by_share else 'its t'}, at {alpha:.3g}; "
+        f"min: found with a power of {100 * wanted:g} %{_direction(spread, options)}",
         "sd: "
         + "; ".join(f"{key}: {meaning}" for key, meaning in _MEANINGS.items())
         + ". A pilot of few runs knows them roughly: try the double of seed-sd too",

@@ -21,8 +21,9 @@ class Spread:
     """of one completion's score around its run's and its example's means: the decoding, and seed x example"""
     judge: float = 0.0
     """of one round of the judge on one completion; 0 without a judge"""
-    shares: tuple[float, float] | None = None
-    """of the arms that have these deviations, where scores are 0 or 1; None for other scores"""
+    shares: tuple[float, float | None] | None = None
+    """of the two arms that have these deviations, where scores are 0 or 1; None for other scores. A second share of
+    None is what the effect makes of the first"""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 from scipy.stats import qmc
 
 from smolsum.errors import UsageError
@@ -21,6 +21,7 @@ from smolsum.stats.seeds import Array, crossed_variance
 from smolsum.stats.share_studies import simulated_power
 
 _DRAWS = 2**11
+_SIZES = 12
 MAX_EXAMPLES, MAX_SHARE_EXAMPLES = 100_000, 1000
 SHARE_STEP = 50
 """examples of a study of 0 and 1 are the fewest to one part in so many: it takes seconds to simulate"""
@@ -82,22 +83,31 @@ def _chi_squared(n: int, seeds: int, arms: int) -> list[Array]:
 
 def detectable(spread: Spread, design: Design, question: PlannedTest, *, wanted: float = POWER) -> float:
     """Return the smallest true difference, as a distance from 0, that is found with the power `wanted`; with a margin,
-    the smallest margin that a true difference of 0 is shown to be within. NaN where no difference of shares is."""
+    the smallest margin that a true difference of 0 is shown to be within. For shares it is a rise (a fall with the
+    alternative `less`), to 2 % of itself, and NaN where none is found."""
     sign = -1.0 if question.alternative == "less" else 1.0
 
-    def lacking(size: float) -> float:
+    def enough(size: float) -> bool:
         if question.margin is None:
-            return power(sign * size, spread, design, question) - wanted
-        return power(0.0, spread, design, replace(question, margin=size)) - wanted
+            return _reaches(wanted, sign * size, spread, design, question)
+        return _reaches(wanted, 0.0, spread, design, replace(question, margin=size))
 
-    if spread.shares is not None:
+    if spread.shares is None:
+        high = spread.example + spread.seed + spread.noise + spread.judge
+        while not enough(high):
+            high *= 2
+        low, exact = 0.0, 1e-6
+    else:
         first = spread.shares[0]
         most = 1.0 if question.margin is not None else first if sign < 0 else 1 - first
-        return float(optimize.brentq(lacking, 0.0, most, xtol=1e-4)) if lacking(most) >= 0 else math.nan
-    high = spread.example + spread.seed + spread.noise + spread.judge
-    while lacking(high) < 0:
-        high *= 2
-    return float(optimize.brentq(lacking, 0.0, high, rtol=1e-6))
+        # an arm that passes always has no spread between its runs, so that power may fall again before the largest
+        sizes = most * np.linspace(0, 1, _SIZES + 1)[1:] ** 2
+        high = next((float(size) for size in sizes if enough(float(size))), math.nan)
+        low, exact = float(max((size for size in sizes if size < high), default=0.0)), 0.02
+    while high - low > exact * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
 @dataclass(frozen=True)
@@ -144,7 +154,8 @@ def studies_with_power(
 ) -> list[PlannedStudy]:
     """Return, for each number of seeds with which `wanted` can be reached, the study of the fewest examples (or of
     `examples`), with the rounds of the judge that ask it least. Raises UsageError if no number of seeds will do."""
-    found, most = [], MAX_EXAMPLES if spread.shares is None else MAX_SHARE_EXAMPLES
+    found, simulated = [], spread.shares is not None
+    most = MAX_SHARE_EXAMPLES if simulated else MAX_EXAMPLES
     for seeds in SEED_CHOICES:
         choices = []
         for rounds in ROUND_CHOICES if spread.judge and prices.calls else ROUND_CHOICES[:1]:
@@ -158,7 +169,8 @@ def studies_with_power(
         size = f"{SEED_CHOICES[-1]} seeds and {examples or most} examples"
         raise UsageError(
             f"an effect of {effect:g} is not found with a power of {wanted:g} by {size}",
-            hint="state a larger --effect, or lower the variance: matched runs, more rounds of the judge",
+            hint="state a larger --effect, or lower the variance: matched runs"
+            + ("; --examples N tries more" if simulated and not examples else ", more rounds of the judge"),
         )
     return found
 

@@ -141,7 +141,9 @@ def crossed_difference(a: Array, b: Array, *, matched: bool = False) -> tuple[Ar
     least two runs and two examples, each as `compare_runs` has them."""
     n, d = a.shape[-1], b.mean(axis=-2) - a.mean(axis=-2)
     arms = [b - a] if matched else [a, b]
-    variance, df = crossed_variance(d.var(axis=-1, ddof=1) / n, *run_parts(arms), n, [arm.shape[-2] for arm in arms])
+    same = constant(d, np.maximum(np.abs(a).max(axis=(-2, -1)), np.abs(b).max(axis=(-2, -1))))
+    examples = np.where(same, 0.0, d.var(axis=-1, ddof=1) / n)
+    variance, df = crossed_variance(examples, *run_parts(arms), n, [arm.shape[-2] for arm in arms])
     return d.mean(axis=-1), variance, df
 
 
@@ -164,7 +166,7 @@ def crossed_variance(
 ) -> tuple[Array, Array]:
     """Return V and its degrees of freedom by the module's formula, from E (…), and R and O of each arm (…, arms), for
     `n` examples and arms of `sizes` runs, at least two each. Arms whose R is 0 are left out; without any, E counts
-    whole."""
+    whole, with n - 1 degrees."""
     each, varies = np.array(sizes, dtype=np.float64) - 1, runs_A > 0
     total, overlap = np.asarray(runs_A.sum(axis=-1)), (overlap_A * varies).sum(axis=-1)
     none = ~varies.any(axis=-1, keepdims=True)
@@ -175,7 +177,8 @@ def crossed_variance(
     inverse_k = (equal + welch) / 2
     variance = total + np.maximum(0.0, examples - overlap)
     share = np.divide(total, variance, out=np.zeros_like(variance), where=variance > 0)
-    return variance, 1 / (share ** (2 - 2 * inverse_k) * inverse_k + (1 - share) ** 2 / (n - 1))
+    df = 1 / (share ** (2 - 2 * inverse_k) * inverse_k + (1 - share) ** 2 / (n - 1))
+    return variance, np.where(total > 0, df, n - 1.0)
 
 
 def _run_sd(x_SN: Array) -> float:

@@ -18,7 +18,7 @@ from smolsum.stats.design import Design, PlannedTest, Spread
 from smolsum.stats.seeds import Array, crossed_difference
 from smolsum.stats.shares import difference_ends
 
-STUDIES, BATCH = 10_000, 250
+STUDIES, BATCH, MAX_SCORES = 10_000, 250, 30_000
 _ANGLES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 
 
@@ -43,17 +43,50 @@ def covariance(share: float, other: float, correlation: float) -> float:
     return float(_WEIGHTS @ density) * end / 2
 
 
-def effects(spread: Spread, *, matched: bool) -> Effects:
-    """Return the effects with which scores have this spread. What does not add up, as in small pilots, is cut at 0."""
-    assert spread.shares is not None
-    pairs = [(share, share) for share in spread.shares]
-    total = sum(share * (1 - share) for share in spread.shares) / 2
+def effects(spread: Spread, effect: float) -> Effects:
+    """Return the effects with which scores have this spread: in the arms that it says, or in those that differ by
+    `effect`. As near to it as scores of 0 and 1 can be: `realised` says what it becomes.
+
+    Raises UsageError where a share leaves 0 to 1, and for scores that do not vary.
+    """
+    shares = planned = _shares(spread, effect)
+    if spread.shares is not None and spread.shares[1] is not None:
+        shares = (planned[0], spread.shares[1])
+    pairs = [(share, share) for share in shares]
+    total = sum(share * (1 - share) for share in shares) / 2
+    if not total:
+        raise UsageError("scores that do not vary need no plan", hint="--assume share=X with X below 1, and no pilot")
     # what matched runs share cancels in their difference, as what an example brings to both arms does
     same_example = max(0.0, total - spread.noise**2 - spread.seed**2)
     in_arm, run = (_correlation(pairs, value) for value in (same_example, spread.seed**2))
-    between = min(in_arm, _correlation([spread.shares], same_example - spread.example**2 / 2))
+    between = min(in_arm, _correlation([shares], same_example - spread.example**2 / 2))
     scale = max(1.0, in_arm + run)
     return Effects(between / scale, (in_arm - between) / scale, run / scale)
+
+
+def realised(spread: Spread, effect: float) -> Spread:
+    """Return the deviations that simulated scores have: those of `spread`, as near as they can be."""
+    parts, shares = effects(spread, effect), _shares(spread, effect)
+
+    def mean_covariance(correlation: float) -> float:
+        return sum(covariance(share, share, correlation) for share in shares) / 2
+
+    run, same_example = mean_covariance(parts.run), mean_covariance(parts.example + parts.arm)
+    example = 2 * (same_example - covariance(*shares, parts.example))
+    noise = sum(share * (1 - share) for share in shares) / 2 - run - same_example
+    seed_sd, example_sd, noise_sd = (math.sqrt(max(0.0, variance)) for variance in (run, example, noise))
+    return Spread(seed_sd, example_sd, noise_sd, shares=shares)
+
+
+def _shares(spread: Spread, effect: float) -> tuple[float, float]:
+    """The shares of the arms that are planned."""
+    assert spread.shares is not None
+    first = spread.shares[0]
+    if not 0 <= first + effect <= 1:
+        raise UsageError(
+            f"a share of {first:g} cannot change by {effect:g}", hint=f"--effect from {-first:.3g} to {1 - first:.3g}"
+        )
+    return first, first + effect
 
 
 def _correlation(pairs: list[tuple[float, float]], wanted: float) -> float:
@@ -75,16 +108,15 @@ def simulated_power(
     first's. The same question has the same answer, with a standard error of half a point at most. With `near`, studies
     end once the power is clearly above it or below.
 
-    Raises UsageError where a share leaves 0 to 1, and for scores that do not vary.
+    Raises UsageError for more than `MAX_SCORES` scores of an arm, and as `effects` does.
     """
-    assert spread.shares is not None
-    first = spread.shares[0]
-    if not 0 <= first + effect <= 1:
+    if design.seeds * design.examples > MAX_SCORES:
         raise UsageError(
-            f"a share of {first:g} cannot change by {effect:g}", hint=f"an effect from {-first:.3g} to {1 - first:.3g}"
+            f"{design.seeds} runs on {design.examples} examples are too many to simulate",
+            hint=f"--seeds times --examples is {MAX_SCORES:,} at most for scores of 0 and 1",
         )
-    parts, found = effects(spread, matched=design.matched), 0.0
-    for count, (a, b) in enumerate(studies(parts, (first, first + effect), design), start=1):
+    found = 0.0
+    for count, (a, b) in enumerate(studies(effects(spread, effect), _shares(spread, effect), design), 1):
         found += (float(significant(a, b, design, question).mean()) - found) / count
         if near is not None and abs(found - near) > 4 * math.sqrt(near * (1 - near) / (count * BATCH)):
             break

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from support.calls import Call, done
 from support.refusals import assert_refused
 
 from smolsum.files import to_json
-from smolsum.stats.design import Design, PlannedTest, Spread
+from smolsum.stats.design import Design, PlannedTest, Spread, pilot_spread
 from smolsum.stats.power import detectable, power
 from smolsum.stats.seeds import compare_runs, margin_p, resample, variance_components
+from smolsum.stats.share_studies import realised
 from smolsum.stats.shares import share_difference, share_interval, share_p
 
 Found = Callable[..., dict[str, Any]]
@@ -151,14 +153,16 @@ def test_shares_are_planned_by_simulation(found: Found, call: Call, arms: tuple[
     """A pilot of 0 and 1 shows its share, --assume share states one; what cannot be detected has no number."""
     design = ("--plan", "--seeds", "3", "--examples", "30")
     page = found(*design, *arms, "--metric", "ok", "--effect", "0.05")
-    shares = [float(values(arm, "ok").mean()) for arm in "ab"]
-    assert page["spread"]["shares"] == pytest.approx(shares)
-    spread = Spread(**page["spread"] | {"shares": (shares[0], shares[1])})
+    a, b = values("a", "ok"), values("b", "ok")
+    spread = replace(pilot_spread(a, b, None, 1, matched=False), shares=(float(a.mean()), float(b.mean())))
     assert page["results"][0]["power"] == power(0.05, spread, Design(3, 30), PlannedTest())
+    assert page["spread"].pop("shares") == pytest.approx([a.mean(), a.mean() + 0.05])
+    assert page["spread"] == pytest.approx({name: getattr(realised(spread, 0.05), name) for name in page["spread"]})
     stated = ("--assume", "share=0.99", "--assume", "seed-sd=0.01", "--assume", "example-sd=0.03")
+    assert found(*design, *stated, "--assume", "noise-sd=0.08")["results"][0]["detectable"] is None
     out = done(call(*design, *stated, "--assume", "noise-sd=0.08"))[0]
-    assert "in the first arm 99.0% are 1: simulated studies" in out
-    assert out.splitlines()[-1].split()[-1] == "-" or " - " in out
+    assert "in the first arm 99.0% are 1\nsimulated: seed-sd 0.00" in out
+    assert "as a rise" in out
 
 
 BAD = {
@@ -175,6 +179,10 @@ BAD = {
     "--plan --effect 0.1 --assume share=95": "share=0.95",
     "--plan --effect 0.1 --assume share=0.99 ASSUMED": "0.99 x 0.01",
     "--plan --effect 0.1 --assume share=0.5 --assume judge-sd=0.1 ASSUMED": "judge",
+    "--plan A B --metric ok --effect 0.1 --assume share=0.5": "pilot",
+    "--plan A B --metric ok --effect 0.1 --assume seed-sd=0.6": "do not vary so much",
+    "--plan --effect nan ASSUMED": "--effect 0.05",
+    "--plan --margin 0 ASSUMED": "--margin 0.05",
     "--plan --effect 0.6 --assume share=0.5 ASSUMED": "cannot change",
     "--plan --seeds 3 --effect 0.1 ASSUMED": "--examples",
     "--plan --seeds 1 --examples 20 ASSUMED": "one seed",

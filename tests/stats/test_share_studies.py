@@ -12,7 +12,16 @@ from smolsum.stats.design import Design, PlannedTest, Spread, pilot_spread
 from smolsum.stats.paired import Alternative
 from smolsum.stats.power import Prices, detectable, power, studies_with_power
 from smolsum.stats.seeds import compare_runs
-from smolsum.stats.share_studies import STUDIES, covariance, effects, significant, simulated_power, studies
+from smolsum.stats.share_studies import (
+    MAX_SCORES,
+    STUDIES,
+    covariance,
+    effects,
+    realised,
+    significant,
+    simulated_power,
+    studies,
+)
 from smolsum.stats.shares import share_p
 
 HIGH = Spread(0.03, 0.08, 0.15, shares=(0.95, 0.97))
@@ -26,9 +35,10 @@ def test_covariances_are_those_of_two_normal_sums(share: float, other: float, co
     assert covariance(share, 1.0, correlation) == 0
 
 
-@pytest.mark.parametrize("matched", [False, True])
-def test_studies_have_the_spread_that_is_asked_for(matched: bool) -> None:
-    made = list(studies(effects(HIGH, matched=matched), (0.95, 0.97), Design(10, 60)))
+@pytest.mark.parametrize("wanted", [HIGH, Spread(0.02, 0.05, 0.08, shares=(0.95, None))])
+def test_studies_have_the_spread_that_is_asked_for(wanted: Spread) -> None:
+    """As near as scores of 0 and 1 can have it: the second one's shares alone need a larger example-sd."""
+    made = list(studies(effects(wanted, 0.02), (0.95, 0.97), Design(10, 60)))
     assert sum(len(a) for a, _ in made) == STUDIES
     assert [np.mean([arm.mean() for arm in arms]) for arms in zip(*made, strict=True)] == pytest.approx(
         [0.95, 0.97], abs=0.002
@@ -36,22 +46,28 @@ def test_studies_have_the_spread_that_is_asked_for(matched: bool) -> None:
     found = [pilot_spread(a, b, None, 1, matched=False) for a, b in zip(*made[0], strict=True)]
     for name in ("seed", "example", "noise"):
         variance = np.mean([getattr(one, name) ** 2 for one in found])
-        assert math.sqrt(variance) == pytest.approx(getattr(HIGH, name), rel=0.12), name
+        assert math.sqrt(variance) == pytest.approx(getattr(realised(wanted, 0.02), name), rel=0.12), name
+    far = [abs(getattr(realised(wanted, 0.02), name) / getattr(wanted, name) - 1) for name in ("example", "noise")]
+    assert max(far) < 1e-6 if wanted is HIGH else min(far) > 0.1
 
 
 def test_more_examples_begin_with_the_same_ones() -> None:
-    parts, shares = effects(HIGH, matched=False), (0.95, 0.97)
+    parts, shares = effects(HIGH, 0.02), (0.95, 0.97)
     small, large = (next(studies(parts, shares, Design(3, n))) for n in (20, 30))
     for few, many in zip(small, large, strict=True):
         assert (few == many[..., :20]).all()
 
 
 @pytest.mark.parametrize("matched", [False, True])
-@pytest.mark.parametrize("alternative", ["two-sided", "greater", "less"])
-def test_their_tests_are_those_of_stats(alternative: Alternative, matched: bool) -> None:
-    """Study for study, as `compare_runs` and `share_p` decide, also where all runs of an arm agree."""
-    design = Design(3, 20, matched=matched)
-    a, b = next(studies(effects(HIGH, matched=matched), (0.7, 0.99), design))
+@pytest.mark.parametrize(("alternative", "seeds"), [("two-sided", 3), ("greater", 2), ("less", 2)])
+def test_their_tests_are_those_of_stats(alternative: Alternative, seeds: int, matched: bool) -> None:
+    """Study for study, as `compare_runs` and `share_p` decide: also where all runs of an arm, or of both, agree, or
+    differ by the same in each example."""
+    design = Design(seeds, 20, matched=matched)
+    a, b = next(studies(effects(HIGH, 0.02), (0.7, 0.99), design))
+    a[0], b[0], a[1], b[1], b[2] = 0, 1, 0, a[0], a[2]
+    if alternative == "less":
+        a, b = b, a
     found = significant(a, b, design, PlannedTest(alternative))
     within = significant(a, b, design, PlannedTest(alternative, margin=0.4))
     agree = 0
@@ -63,7 +79,8 @@ def test_their_tests_are_those_of_stats(alternative: Alternative, matched: bool)
         assert margin is not None
         assert within[i] == (margin < 0.05)
     assert agree
-    assert 0 < within[:60].mean() < 1 or alternative == "greater"
+    assert 0 < found[:60].mean() < 1
+    assert within[:60].mean() > 0
 
 
 def test_near_one_there_is_less_power_than_with_normal_scores() -> None:
@@ -75,6 +92,20 @@ def test_near_one_there_is_less_power_than_with_normal_scores() -> None:
         assert power(0.008, spread, design, PlannedTest()) < 0.01
         assert power(0.008, replace(spread, shares=None), design, PlannedTest()) > 0.05
     assert math.isnan(detectable(spread, Design(3, 20), PlannedTest()))
+
+
+def test_two_matched_runs_that_agree_are_a_test_of_examples() -> None:
+    """As `compare_runs` has it: 34 pairs and 0.5 standard deviations have a power of 0.808."""
+    design = Design(2, 34, matched=True)
+    assert power(0.5, Spread(0.0, 1.0, 0.0), design, PlannedTest()) == pytest.approx(0.808, abs=0.005)
+
+
+def test_an_effect_is_detectable_though_the_largest_is_not() -> None:
+    """An arm that passes always has no spread between its runs, and leaves fewer degrees of freedom."""
+    spread, design = Spread(0.02, 0.12, 0.15, shares=(0.9, 0.95)), Design(2, 200)
+    found = detectable(spread, design, PlannedTest(), wanted=0.3)
+    assert power(found, spread, design, PlannedTest()) >= 0.3
+    assert power(0.1, spread, design, PlannedTest()) < 0.3
 
 
 def test_what_is_detectable_and_what_suffices() -> None:
@@ -93,3 +124,7 @@ def test_what_is_detectable_and_what_suffices() -> None:
 def test_shares_stay_within_one() -> None:
     with refuses("0.95", "0.05"):
         power(0.1, HIGH, Design(3, 20), PlannedTest())
+    with refuses("do not vary"):
+        power(0.0, Spread(0.0, 0.0, 0.0, shares=(1.0, 1.0)), Design(3, 20), PlannedTest())
+    with refuses("too many", f"{MAX_SCORES:,}"):
+        power(0.01, HIGH, Design(10, MAX_SCORES), PlannedTest())
