@@ -107,7 +107,7 @@ def plan_size(
     rows: list[dict[str, Any]]
     if simulated and (seeds is None or examples is not None):
         console.narrate(
-            "simulating studies of scores that are 0 or 1: seconds for a design, minutes for all that suffice"
+            "simulating studies of scores that are 0 or 1, which may take a minute or two"
         )
     if seeds is not None and examples is not None:
         design = Design(seeds, examples, int(assumed.rounds or 1), options.matched)

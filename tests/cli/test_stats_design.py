@@ -161,7 +161,7 @@ def test_shares_are_planned_by_simulation(found: Found, call: Call, arms: tuple[
     stated = ("--assume", "share=0.99", "--assume", "seed-sd=0.01", "--assume", "example-sd=0.03")
     assert found(*design, *stated, "--assume", "noise-sd=0.08")["results"][0]["detectable"] is None
     out = done(call(*design, *stated, "--assume", "noise-sd=0.08"))[0]
-    assert "in the first arm 99.0% are 1\nsimulated: seed-sd 0.00" in out
+    assert "in the first arm 99.0% are 1\nsimulated: seed-sd 0.01, example-sd 0.0" in out
     assert "as a rise" in out
 
 
