@@ -106,9 +106,7 @@ def plan_size(
     shown = realised(spread, truth) if simulated else spread
     rows: list[dict[str, Any]]
     if simulated and (seeds is None or examples is not None):
-        console.narrate(
-            "simulating studies of scores that are 0 or 1, which may take a minute or two"
-        )
+        console.narrate("simulating studies of scores that are 0 or 1, which may take a minute or two")
     if seeds is not None and examples is not None:
         design = Design(seeds, examples, int(assumed.rounds or 1), options.matched)
         reached = math.nan if effect is None and options.margin is None else power(truth, spread, design, test)
