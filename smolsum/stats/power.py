@@ -18,7 +18,7 @@ from smolsum.errors import UsageError
 from smolsum.stats.design import Design, PlannedTest, Spread
 from smolsum.stats.paired import POWER
 from smolsum.stats.seeds import Array, crossed_variance
-from smolsum.stats.share_studies import simulated_power
+from smolsum.stats.share_studies import MAX_SCORES, simulated_power
 
 _DRAWS = 2**11
 _SIZES = 12
@@ -156,17 +156,20 @@ def studies_with_power(
     `examples`), with the rounds of the judge that ask it least. Raises UsageError if no number of seeds will do."""
     found, simulated = [], spread.shares is not None
     most = MAX_SHARE_EXAMPLES if simulated else MAX_EXAMPLES
-    for seeds in SEED_CHOICES:
+    least = examples or 2
+    # the fewest seeds are tried in any case, and refused if they are too many
+    tried = [n for n in SEED_CHOICES if not simulated or n == SEED_CHOICES[0] or n * least <= MAX_SCORES]
+    for seeds in tried:
         choices = []
         for rounds in ROUND_CHOICES if spread.judge and prices.calls else ROUND_CHOICES[:1]:
-            least = Design(seeds, examples or 2, rounds, matched)
-            design = _fewest_examples(effect, spread, question, least, examples or most, wanted)
+            smallest = Design(seeds, least, rounds, matched)
+            design = _fewest_examples(effect, spread, question, smallest, examples or most, wanted)
             if design is not None:
                 choices.append(price(design, power(effect, spread, design, question), prices))
         if choices:
             found.append(min(choices, key=lambda one: (one.judge_calls, one.design.examples)))
     if not found:
-        size = f"{SEED_CHOICES[-1]} seeds and {examples or most} examples"
+        size = f"{tried[-1]} seeds and {examples or most} examples"
         raise UsageError(
             f"an effect of {effect:g} is not found with a power of {wanted:g} by {size}",
             hint="state a larger --effect, or lower the variance: matched runs"

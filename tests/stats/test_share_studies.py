@@ -128,3 +128,13 @@ def test_shares_stay_within_one() -> None:
         power(0.0, Spread(0.0, 0.0, 0.0, shares=(1.0, 1.0)), Design(3, 20), PlannedTest())
     with refuses("too many", f"{MAX_SCORES:,}"):
         power(0.01, HIGH, Design(10, MAX_SCORES), PlannedTest())
+
+
+def test_what_is_too_large_to_simulate_is_left_out_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six runs of 150 examples are too many here, five are enough; the fewest that are too many are refused."""
+    monkeypatch.setattr("smolsum.stats.power.MAX_SCORES", 800)
+    monkeypatch.setattr("smolsum.stats.share_studies.MAX_SCORES", 800)
+    found = studies_with_power(0.03, HIGH, PlannedTest(), Prices(), examples=150, wanted=0.1)
+    assert [one.design.seeds for one in found][-1] == 5
+    with refuses("too many"):
+        studies_with_power(0.03, HIGH, PlannedTest(), Prices(), examples=500)
