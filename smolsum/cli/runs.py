@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 STOPPED = ("failed", "interrupted", "STALE", "damaged")
 """States whose hint is worth showing."""
-IGNORED = ("run.name", "run.dir")
-"""settings that differ in all runs"""
 
 
 def runs(
@@ -147,6 +145,7 @@ def _sorted(found: Sequence[Listed], column: str) -> list[Listed]:
 
 def _show_settings(found: Sequence[Listed]) -> None:
     """Print a row for each setting that differs between the runs, and a column for each run."""
+    from smolsum.config.differences import differing
     from smolsum.config.presets import leaves
     from smolsum.runs.paths import RunPaths
     from smolsum.runs.records import PluginInfo, RunInfo
@@ -161,13 +160,7 @@ def _show_settings(found: Sequence[Listed]) -> None:
             plugins = read(paths.info, RunInfo).plugins
         code = {f"plugin of {name}": one.digest[:12] for one in plugins for name in (*one.rewards, *one.tasks)}
         columns.append({**leaves(read_object(paths.config)), **code})
-    keys = [key for key in dict.fromkeys(key for column in columns for key in column) if key not in IGNORED]
-    rows = [
-        [key, *("-" if (value := column.get(key)) is None else str(value) for column in columns)]
-        for key in keys
-        if len({json.dumps(column.get(key)) for column in columns}) > 1
-    ]
-    if rows:
+    if rows := [[key, *texts] for key, texts in differing(columns).items()]:
         console.data_table(["setting", *(one.name for one in found)], rows)
     else:
         console.narrate(f"these {len(found)} runs have the same settings")

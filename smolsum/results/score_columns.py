@@ -5,7 +5,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,8 +15,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from smolsum import console
+from smolsum.config.differences import group_seeds
 from smolsum.errors import SmolsumError, UsageError, nearest
-from smolsum.files import digest, json_lines
+from smolsum.files import json_lines
 from smolsum.runs.checkpoints import run_and_step
 from smolsum.runs.evaluation_records import SCORES, Score, Summary
 from smolsum.runs.main_evaluation import RunOrigin, representatives, split_of
@@ -190,23 +191,6 @@ def combine_seeds(arms: Sequence[Arm]) -> list[Arm]:
         console.narrate(f"{together.name}: seeds of one configuration: {', '.join(arm.name for arm in alike)}")
         combined.append(together)
     return combined
-
-
-def group_seeds(items: Iterable[tuple[T, Mapping[str, Any] | None]]) -> list[list[T]]:
-    """Return the items in groups whose configurations differ only in name, place and seed. Items without a
-    configuration, and those of a group in which a seed occurs twice, stay alone."""
-    groups: dict[str, list[tuple[T, Any]]] = {}
-    for number, (item, config) in enumerate(items):
-        # its number makes an item without a configuration differ from all others
-        settings = {key: value for key, value in (config or {"alone": number}).items() if key != "run"}
-        train = dict(settings.get("train", {}))
-        seed = train.pop("seed", None)
-        groups.setdefault(digest(settings | {"train": train}), []).append((item, seed))
-    found = []
-    for group in groups.values():
-        alike = [item for item, _ in group]
-        found += [alike] if len({seed for _, seed in group}) == len(group) else [[item] for item in alike]
-    return found
 
 
 def check_comparable(arms: Sequence[Arm]) -> None:

@@ -5,7 +5,7 @@ Where the reward of a run changes, its curves end and begin anew behind a divide
 its own scale, as the values of two rewards cannot be compared.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from string import ascii_lowercase, digits
@@ -13,6 +13,7 @@ from string import ascii_lowercase, digits
 from rich.style import Style
 from rich.text import Text
 
+from smolsum.config.differences import rewarded
 from smolsum.config.targets import TOKENS
 from smolsum.runs.reader import Run
 from smolsum.runs.series import MOST_POINTS, Point, smoothed
@@ -166,11 +167,6 @@ CHARTS = (
 )
 """In the order of the keys 1 to 9; the first `CARD` are on every first page."""
 CARD = 5
-
-
-def rewarded(weights: Mapping[str, float]) -> str:
-    """Return the signals of a stage, with the weights that are not 1."""
-    return "+".join(name if weight == 1 else f"{weight:.3g} {name}" for name, weight in weights.items())
 
 
 def chart_of(name: str) -> ChartSpec:

@@ -13,6 +13,7 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from smolsum.config.constraints import Constraint, parse_constraints
+from smolsum.config.differences import rewarded
 from smolsum.config.presets import leaves
 from smolsum.console import duration
 from smolsum.errors import UsageError
@@ -21,7 +22,7 @@ from smolsum.runs.reader import Run
 from smolsum.runs.records import NOTES, Status
 from smolsum.runs.samples import clean
 from smolsum.runs.state import TROUBLE, mean_step, pace, seconds_since, time_of_day
-from smolsum.watch.charts import CHARTS, MIN_SPARKLINE, RUNS, axis_of, rewarded, sparkline, sparkline_room
+from smolsum.watch.charts import CHARTS, MIN_SPARKLINE, RUNS, axis_of, sparkline, sparkline_room
 from smolsum.watch.formats import (
     DIM,
     GREEN,

@@ -1,26 +1,24 @@
 """What training did to the model, from the start to the newest evaluation on the test split; and runs compared: the
 state of each, the settings that differ, and the results next to each other."""
 
-import json
 from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
+from smolsum.config.differences import differing
 from smolsum.config.presets import leaves
 from smolsum.console import duration
 from smolsum.runs.evaluation_records import MeasureInfo, Summary
 from smolsum.runs.reader import Run
 from smolsum.runs.samples import clean
 from smolsum.runs.state import TROUBLE, RunState, mean_step, pace, progress, run_state
-from smolsum.watch.charts import RUNS, rewarded
+from smolsum.watch.charts import RUNS
 from smolsum.watch.formats import CURVES, NAME_WIDTH, ORANGE, RED, VALUE_WIDTH, Rows, ending, number
 from smolsum.watch.model import Snapshot
 
 BETTER = {"higher": "↑", "lower": "↓", "": ""}
 """Marks of the direction that is better."""
 CHANGE = "change"
-PLACE = "run."
-"""Beginning of settings that say where a run is kept, and differ always."""
 MAX_CELL, AROUND = 40, 5
 """Characters of a setting or result of a compared run, and those around it and its name."""
 BEST = "*"
@@ -150,38 +148,10 @@ def states(snapshot: Snapshot, _width: int) -> Rows:
 
 def differences(snapshot: Snapshot, width: int) -> Rows:
     """Return the settings that are not the same in all runs, a row for each."""
-    rows = differing(snapshot.runs)
+    rows = differing([leaves(run.config) for run in snapshot.runs])
     if not rows:
         return Rows("settings that differ", "0", [""], [["all runs have the same settings"]])
     return _by_run("settings that differ", str(len(rows)), snapshot, rows, width)
-
-
-def differing(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Return the settings that are not the same in all runs, each with its value in every run. Those of a stage are
-    compared between the runs that have it."""
-    settings = []
-    for run in runs:
-        rewards = " > ".join(rewarded(stage.rewards) for stage in run.settings.stages.values())
-        stages = " > ".join(run.settings.stages)
-        settings.append({"stages": stages, "rewarded for": rewards, **leaves(run.config)})
-    found = {}
-    for key in dict.fromkeys(key for one in settings for key in one if not key.startswith(PLACE)):
-        section, stage, *_ = key.split(".") if key.count(".") > 1 else ("", "")
-        having = [
-            one.get(key)
-            for run, one in zip(runs, settings, strict=True)
-            if section != "stages" or stage in run.settings.stages
-        ]
-        if any(value != having[0] for value in having):
-            found[key] = [_value(one, key) for one in settings]
-    return found
-
-
-def _value(settings: Mapping[str, object], key: str) -> str:
-    if key not in settings:
-        return "-"
-    value = settings[key]
-    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 
 def comparison(snapshot: Snapshot, width: int) -> Rows:

@@ -18,6 +18,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
+from smolsum.config.differences import SEED, differing, group_seeds
+from smolsum.config.presets import leaves
 from smolsum.console import duration
 from smolsum.runs.listing import RunLine, RunList
 from smolsum.runs.paths import RunPaths
@@ -26,7 +28,6 @@ from smolsum.runs.state import TROUBLE
 from smolsum.watch.charts import RUNS
 from smolsum.watch.formats import DIM, RED, Rows, ending
 from smolsum.watch.panes import STATE_STYLE
-from smolsum.watch.results import differing
 from smolsum.watch.widgets import RowTable
 
 PORTION_S = 0.05
@@ -36,7 +37,6 @@ MAX_QUEUED = 6
 """runs of a grid still to be trained that are named"""
 MOST_NAME, LEAST_NAME, LEAST_SETTING = 40, 20, 10
 """Characters of a run's name or a group's setting, by how much room there is; of a longer one the end is shown."""
-SEED = "train.seed"
 BETWEEN = 2
 """Blanks between columns."""
 HINT = "enter shows{}  tab compares {}, or those marked  space marks  ctrl-g {}  ctrl-s sorts  esc back"
@@ -101,13 +101,10 @@ class RunRow:
 
 def groups(lines: Sequence[RunLine]) -> list[RunRow]:
     """Return a row for all runs that differ in their seed alone, in the order of the first of each. Its name has few
-    settings that tell it from the others; without any, the name of its newest run."""
-    settings = {key: cells for key, cells in differing([line.run for line in lines]).items() if key != SEED}
-    found: dict[tuple[tuple[str, ...], str], list[RunLine]] = {}
-    for place, line in enumerate(lines):
-        unknown = "" if line.run.config else str(line.run.paths.root)  # a run without settings is like no other
-        found.setdefault((tuple(cells[place] for cells in settings.values()), unknown), []).append(line)
-    columns = {key: [cells[place] for cells, _ in found] for place, key in enumerate(settings)}
+    settings that tell it from the others, and the name of its newest run where they do not."""
+    found = group_seeds((line, line.run.config) for line in lines)
+    newest = [own[0].run for own in found]
+    columns = {key: cells for key, cells in differing([leaves(run.config) for run in newest]).items() if key != SEED}
     named: list[str] = []
 
     def told_apart(*keys: str) -> int:
@@ -115,11 +112,11 @@ def groups(lines: Sequence[RunLine]) -> list[RunRow]:
 
     while told_apart(*named) < told_apart(*columns):
         named.append(max(columns, key=lambda key: told_apart(*named, key)))
-    rows = []
-    for number, own in enumerate(found.values()):
-        name = {key: columns[key][number] for key in named} or {"run": own[0].run.paths.name}
-        rows.append(RunRow(own, {"runs": str(len(own)), **name}))
-    return rows
+    columns["run"] = [run.paths.name for run in newest]
+    named += ["run"] if told_apart(*named) < len(found) else []
+    return [
+        RunRow(own, {"runs": str(len(own)), **{key: columns[key][n] for key in named}}) for n, own in enumerate(found)
+    ]
 
 
 def by_name(root: Path) -> list[str | int]:

@@ -18,7 +18,7 @@ from smolsum.runs.listing import RunList
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import LAST_BYTES, Run, Tail
 from smolsum.watch.app import WatchApp
-from smolsum.watch.runs_list import RunRow, listed, run_rows
+from smolsum.watch.runs_list import RunRow, groups, listed, run_rows
 
 
 def aged(paths: RunPaths, seconds: float) -> RunPaths:
@@ -267,6 +267,20 @@ def test_seeds_share_a_row(tmp_path: Path) -> None:
         (lambda: [make_run(tmp_path, f"damaged-{n}").config.unlink() for n in range(2)], "8 runs"),
         ("ctrl+g", "6 groups of 8 runs"),  # nobody knows whether these are alike
     )
+
+
+def test_a_repeated_run_is_not_a_second_seed(tmp_path: Path) -> None:
+    """Runs with the same settings and the same seed are rows with their names."""
+    *_, slow = grid(tmp_path)
+    again = make_run(tmp_path, "slow-again")
+    again.config.write_text(slow.config.read_text())
+    runs = RunList(tmp_path)
+    assert runs.poll(5)
+    rows = {tuple(sorted(root.name for root in row.roots)): row.name for row in groups(runs.lines())}
+    assert [row["runs"] for row in rows.values()].count("2") == 2
+    for name in ("slow-1", "slow-again"):
+        assert rows[(name,)] == {**rows[("slow-1",)], "runs": "1", "run": name}
+        assert "1e-05" in rows[(name,)].values()
 
 
 def test_the_runs_of_a_group_are_compared(tmp_path: Path) -> None:

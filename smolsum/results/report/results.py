@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
+from smolsum.config.differences import group_seeds
 from smolsum.config.run_labels import LENGTH_ONLY, PREFIX, REWARD_SETS
 from smolsum.results.report.collect import EvaluationResult, ReportInputs, TrainedRun
 from smolsum.results.report.document import DASH, Cell, number, p_value, plain, signed
-from smolsum.results.score_columns import Arm, group_seeds
+from smolsum.results.score_columns import Arm
 from smolsum.stats.paired import ALPHA, CONFIDENCE, McNemar, PairedResult, mcnemar
 from smolsum.stats.seeds import compare_runs
 from smolsum.stats.several import holm

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+from smolsum.config.differences import differing
 from smolsum.config.presets import leaves
 from smolsum.errors import SmolsumError
 from smolsum.results.report.collect import LeftOut, ReportInputs, TrainedRun
@@ -294,13 +295,12 @@ def _shares(table: Mapping[str, float], end: Mapping[str, float] | None = None) 
 
 
 def differences_table(inputs: ReportInputs) -> Table:
-    """Return Table S8: every setting that not all runs share."""
-    flat = [(run, leaves(run.config)) for run in inputs.trained]
+    """Return Table S8: every setting that not all runs share; those of a stage, between the runs that have it."""
     rows = []
-    for key in dict.fromkeys(key for _, settings in flat for key in settings if not key.startswith("run.")):
-        texts = [(run, str(settings.get(key, DASH.text))) for run, settings in flat]
-        if len({text for _, text in texts}) > 1:
-            rows.append([key, *(Cell(text, source=CellSource(run.paths.config, key)) for run, text in texts)])
+    for key, texts in differing([leaves(run.config) for run in inputs.trained]).items():
+        place = key if "." in key else "stages"  # what stages are rewarded for stands with them
+        sources = [CellSource(run.paths.config, place) for run in inputs.trained]
+        rows.append([key, *(Cell(text, source=source) for text, source in zip(texts, sources, strict=True))])
     columns = ("Setting", *(run.name for run in inputs.trained))
     return table("S8", "Settings that differ", columns, rows, folded=True)
 
