@@ -30,8 +30,6 @@ HEADLINES = 2
 """The task's own measures in the table, besides length and repetition."""
 CHART_HEIGHT, COLUMN = 9, 9
 """Lines of the chart, and its characters for each rate."""
-AXIS = 9
-"""Characters of the scale on its left."""
 
 
 @dataclass(frozen=True)
@@ -166,32 +164,23 @@ def _show(sweep: Sweep, config: Config) -> None:
 
 def _chart(sweep: Sweep) -> list[str]:
     """Return the lines of a chart of the rewards after each trial over the rates, sampled and greedy."""
-    from smolsum.watch.braille import IN_ASCII, PlotPoint, Trace, bounds, draw, row_of
+    from smolsum.linechart.braille import IN_ASCII, PlotPoint, Trace
+    from smolsum.linechart.plot import GUTTER, LinePlot, Part
 
-    trials = list(enumerate((sweep.start, *sweep.trials)))
-    lines = {"s": [(n, one.reward) for n, one in trials], "g": [(n, one.greedy.get("reward")) for n, one in trials]}
-    known = {
-        letter: [PlotPoint(float(n), value, value, value) for n, value in points if value is not None]
-        for letter, points in lines.items()
-    }
-    values = [point.mean for points in known.values() for point in points]
-    if not values:
+    trials, last = (sweep.start, *sweep.trials), len(sweep.trials)
+    values = {"s": [one.reward for one in trials], "g": [one.greedy.get("reward") for one in trials]}
+    traces = []
+    for letter, found in values.items():
+        points = [PlotPoint(n, value, value, value) for n, value in enumerate(found) if value is not None]
+        traces.append(Trace(tuple(points), "solid" if letter == "s" else "dotted", letter=letter))
+    if not any(trace.points for trace in traces):
         return []
-    last, y = len(sweep.trials), bounds(values)
-    traces = [Trace(tuple(points), "solid" if letter == "s" else "dotted") for letter, points in known.items()]
-    rows = draw(traces, COLUMN * last + 1, CHART_HEIGHT, x=(0.0, float(last)), y=y)
-    drawing = ["".join(char for char, _ in row) for row in rows]
-    ends: dict[int, str] = {}
-    for letter, points in known.items():
-        if points:
-            row = row_of(points[-1].mean, CHART_HEIGHT, y)
-            ends[row] = ends.get(row, " ") + letter
-    scale = {0: f"{y[1]:.3g}", CHART_HEIGHT - 1: f"{y[0]:.3g}"}
-    drawn = [f"{scale.get(n, ''):>{AXIS - 2}} │{line}{ends.get(n, '')}" for n, line in enumerate(drawing)]
+    part = Part(0, last, x=(0, last), column=GUTTER, columns=COLUMN * last + 1, traces=traces)
+    drawn = [line.plain.rstrip() for line in LinePlot([part]).lines(CHART_HEIGHT, axis=False)]
     labels = "".join(f"{label:<{COLUMN}}" for label in ["start", *(f"{trial.rate:g}" for trial in sweep.trials)])
     if not (sys.stderr.encoding or "ascii").lower().startswith("utf"):
         drawn = [line.translate(IN_ASCII) for line in drawn]
-    return ["reward after the trial (s sampled, g greedy)", *drawn, f"{'':{AXIS}}{labels}".rstrip()]
+    return ["reward after the trial (s sampled, g greedy)", *drawn, f"{'':{GUTTER}}{labels}".rstrip()]
 
 
 def _say(sweep: Sweep, best: Trial) -> None:

@@ -13,16 +13,16 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, TabbedContent
 
 from smolsum.errors import SmolsumError
+from smolsum.linechart.chart import Chart
+from smolsum.linechart.zoom import View
 from smolsum.runs.control import make_request, withdraw
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
-from smolsum.watch.braille import View
 from smolsum.watch.charts import CHARTS, UNITS, ChartSpec, RunChart, chart_of, log_is_possible
 from smolsum.watch.completions import Completions
 from smolsum.watch.export import exported
 from smolsum.watch.model import SMOOTHING, ViewOptions
 from smolsum.watch.pages import Metrics
-from smolsum.watch.plot import Chart
 from smolsum.watch.runs_list import RunSwitcher
 from smolsum.watch.themes import DARK, LIGHT
 from smolsum.watch.view import RunView

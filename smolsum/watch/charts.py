@@ -15,12 +15,14 @@ from rich.text import Text
 
 from smolsum.config.differences import rewarded
 from smolsum.config.targets import TOKENS
+from smolsum.linechart.braille import Ends, Pattern, PlotPoint, Trace, draw, nearest
+from smolsum.linechart.chart import Chart
+from smolsum.linechart.plot import Axis, LinePlot, Part, side_by_side
+from smolsum.linechart.scale import bounds, can_be_log, number, without_outliers
 from smolsum.runs.reader import Run
 from smolsum.runs.series import MOST_POINTS, Point, smoothed
-from smolsum.watch.braille import Ends, Pattern, PlotPoint, Trace, bounds, draw, nearest
-from smolsum.watch.formats import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, PaneText, number
+from smolsum.watch.formats import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, PaneText
 from smolsum.watch.model import Snapshot
-from smolsum.watch.plot import Axis, Chart, LinePlot, Part, can_be_log, side_by_side, without_outliers
 from smolsum.watch.widgets import Pane
 
 RUNS = "ABCDEFGHIJ"

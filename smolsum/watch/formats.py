@@ -1,4 +1,4 @@
-"""Numbers, names and times in the room that they have, the colours of the view, and the content of a pane."""
+"""Names and lines in the room that they have, the colours of the view, and the content of a pane."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,25 +59,3 @@ def bar(share: float, width: int) -> str:
     """Return a bar of `width` cells, filled to a share in [0, 1]."""
     full = round(min(max(share, 0.0), 1.0) * width)
     return "█" * full + "░" * (width - full)
-
-
-def number(value: float | None) -> str:
-    """Return a number in at most seven characters: whole numbers as they are, else two or three digits;
-    `-` for None."""
-    if value is None:
-        return "-"
-    size = abs(value)
-    if value == int(value) and size < 100_000:
-        return str(int(value))
-    if size < 0.001 or size >= 99_999.5:
-        return next(text for places in (1, 0) if len(text := power(value, places)) <= 7)
-    if size >= 100:
-        return f"{value:.0f}"
-    places = 4 if size < 0.01 else 3 if size < 10 else 1
-    return f"{value:.{places}f}"
-
-
-def power(value: float, places: int) -> str:
-    """Return a number as a mantissa with so many decimals and the shortest power of ten."""
-    mantissa, exponent = f"{value:.{places}e}".split("e")
-    return f"{mantissa}e{int(exponent)}"

@@ -12,6 +12,7 @@ from msgspec import structs
 from rich.text import Text
 
 from smolsum.config.targets import TOKENS
+from smolsum.linechart.scale import number
 from smolsum.runs.pairs import BeforeAfter, PairReader, headlines
 from smolsum.runs.reader import Run
 from smolsum.runs.records import SampledRollout
@@ -29,7 +30,7 @@ from smolsum.runs.samples import (
     sort_keys,
 )
 from smolsum.runs.search import MAX_HITS, Scan, Searches, Source, Wanted
-from smolsum.watch.formats import DIM, GREEN, ORANGE, RED, SKY, PaneText, Rows, cut, ending, number
+from smolsum.watch.formats import DIM, GREEN, ORANGE, RED, SKY, PaneText, Rows, cut, ending
 
 PORTION = 200
 """Hits whose lines are read at once: at first, and when the bar comes near the last one."""

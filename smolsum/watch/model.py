@@ -7,11 +7,12 @@ from functools import cached_property
 from typing import Any
 
 from smolsum.files import finite
+from smolsum.linechart.braille import Ends
+from smolsum.linechart.zoom import View
 from smolsum.runs.alerts import find_alerts
 from smolsum.runs.grid_follower import GridView, grid_of
 from smolsum.runs.reader import Run
 from smolsum.runs.state import RunState, pace, run_state
-from smolsum.watch.braille import Ends, View
 
 SCHEMA_VERSION = 1
 MAX_EVENTS = 10

@@ -8,10 +8,11 @@ from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, VerticalScroll
 from textual.widgets import Input
 
+from smolsum.linechart.scale import number
 from smolsum.runs.samples import clean
 from smolsum.watch.charts import CARD, CHARTS, VALIDATION, RunChart, chart_of, sparkline
 from smolsum.watch.completions import Completions
-from smolsum.watch.formats import SKY, VALUE_WIDTH, Rows, ending, number
+from smolsum.watch.formats import SKY, VALUE_WIDTH, Rows, ending
 from smolsum.watch.model import Snapshot
 from smolsum.watch.panes import alerts, constraints, run_log, settings, sparklines, times, workers
 from smolsum.watch.results import comparison, differences, results, states

@@ -17,6 +17,7 @@ from smolsum.config.differences import rewarded
 from smolsum.config.presets import leaves
 from smolsum.console import duration
 from smolsum.errors import UsageError
+from smolsum.linechart.scale import number
 from smolsum.runs.alerts import Alert, find_alerts
 from smolsum.runs.reader import Run
 from smolsum.runs.records import NOTES, Status
@@ -36,7 +37,6 @@ from smolsum.watch.formats import (
     cut,
     ending,
     hanging,
-    number,
 )
 from smolsum.watch.model import Snapshot
 from smolsum.watch.results import compared_in_head, gained

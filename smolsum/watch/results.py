@@ -8,12 +8,13 @@ from rich.text import Text
 from smolsum.config.differences import differing
 from smolsum.config.presets import leaves
 from smolsum.console import duration
+from smolsum.linechart.scale import number
 from smolsum.runs.evaluation_records import MeasureInfo, Summary
 from smolsum.runs.reader import Run
 from smolsum.runs.samples import clean
 from smolsum.runs.state import TROUBLE, RunState, mean_step, pace, progress, run_state
 from smolsum.watch.charts import RUNS
-from smolsum.watch.formats import CURVES, NAME_WIDTH, ORANGE, RED, VALUE_WIDTH, Rows, ending, number
+from smolsum.watch.formats import CURVES, NAME_WIDTH, ORANGE, RED, VALUE_WIDTH, Rows, ending
 from smolsum.watch.model import Snapshot
 
 BETTER = {"higher": "↑", "lower": "↓", "": ""}

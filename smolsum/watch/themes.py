@@ -22,7 +22,7 @@ from textual.filter import LineFilter, NoColor
 from textual.theme import Theme
 
 from smolsum.errors import UsageError
-from smolsum.watch.braille import IN_ASCII
+from smolsum.linechart.braille import IN_ASCII
 
 Choice = Literal["auto", "dark", "light"]
 VARIABLE = "SMOLSUM_THEME"

@@ -14,11 +14,11 @@ from textual.filter import LineFilter
 from textual.reactive import reactive
 from textual.widgets import Input, Static, TabbedContent, TabPane, Tabs
 
+from smolsum.linechart.zoom import View
 from smolsum.runs.grid_follower import GridFollower
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.runs.state import run_state
-from smolsum.watch.braille import View
 from smolsum.watch.completions import Completions
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.pages import PAGES, Overview, ViewPage

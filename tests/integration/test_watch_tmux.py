@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from smolsum.files import read_jsonl
-from smolsum.watch.formats import number
+from smolsum.linechart.scale import number
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")]
 PATIENCE_S = 1800.0

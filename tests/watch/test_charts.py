@@ -8,12 +8,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from support.watching import BEGAN, STEP_S, append, golden, make_run, row
 
+from smolsum.linechart.plot import GUTTER
+from smolsum.linechart.zoom import View
 from smolsum.runs.reader import Run, read_run
-from smolsum.watch.braille import View
 from smolsum.watch.charts import (
     CHARTS,
     MIN_ROWS_WITH_AXIS,
@@ -29,7 +30,6 @@ from smolsum.watch.charts import (
 from smolsum.watch.formats import SKY, PaneText
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.panes import header, sparklines
-from smolsum.watch.plot import GUTTER, round_numbers, scale_labels, without_outliers
 
 NOW = BEGAN + timedelta(seconds=200)
 REWARD, TOKENS, LOSS, GRAD, VALIDATION = (CHARTS[n] for n in (0, 1, 2, 3, 5))
@@ -147,7 +147,6 @@ def test_outliers_do_not_flatten_the_rest(tmp_path: Path) -> None:
     assert pane.lines[0].plain.split("│")[0].strip() == "2"
     assert "▲" in pane.lines[0].plain
     assert "▲ 10000" in pane.note
-    assert without_outliers([]) == []
 
 
 def test_zoom_and_pan_reach_every_step(tmp_path: Path) -> None:
@@ -249,14 +248,6 @@ def test_reading_is_said(tmp_path: Path) -> None:
     assert "step 30000/30000" in header(Snapshot(run, now=NOW), 120)[0].plain
 
 
-def test_round_numbers() -> None:
-    assert round_numbers(0.13, 0.97, 5) == pytest.approx([0.2, 0.4, 0.6, 0.8])
-    assert round_numbers(0, 95, 4, time=True) == [0, 30, 60, 90]
-    assert round_numbers(1, 1, 4) == []
-    assert scale_labels(0.31, -0.3, [-0.2, 0.0, 0.2], 7)[2:] == ["-0.2", "0.0", "0.2"]
-    assert scale_labels(50, 10, [20, 40], 7)[2:] == ["20", "40"]
-
-
 def test_every_label_of_a_scale_is_different(tmp_path: Path) -> None:
     """A metric of at most 0.00247, by its name, has ticks at 0.002 and 0.001, and its end is not another 0.002."""
     found = long_run(tmp_path, [0.00247 * (1 - step / 80) for step in range(1, 81)])
@@ -264,28 +255,6 @@ def test_every_label_of_a_scale_is_different(tmp_path: Path) -> None:
     assert "grad_norm" in pane.title
     labels = [label for line in pane.lines[:-1] if (label := line.plain.split("│")[0].strip())]
     assert labels == ["0.00244", "0.002", "0.001", "0"]
-
-
-@given(st.floats(-1e9, 1e9, allow_subnormal=False), st.floats(1e-7, 1e9, allow_subnormal=False), st.integers(1, 6))
-def test_labels_of_any_scale(bottom: float, height: float, most: int) -> None:
-    """They fit, differ, are in order, and say where they are to a tenth of the way to the next one, or, where seven
-    characters cannot say that, how far from the lowest."""
-    assume(bottom + height > bottom + height / 1000 > bottom)
-    top = bottom + height
-    # as in a chart: a tick next to an end has no room
-    ticks = [tick for tick in round_numbers(bottom, top, most) if height / 20 < tick - bottom < height * 19 / 20]
-    labels = scale_labels(top, bottom, ticks, 7)
-    assert max(map(len, labels)) <= 7
-    assert len({*labels}) == len(labels)
-    values = [top, bottom, *ticks]
-    shown = [bottom + float(label) if "+" in label else float(label) for label in labels]
-    apart = any("+" in label for label in labels)
-    if apart:
-        shown[1] = bottom
-    assert sorted(shown) == [shown[n] for n in sorted(range(len(values)), key=lambda n: values[n])]
-    near = [min(abs(value - other) for other in values if other != value) / 10 for value in values]
-    # two digits of a distance may be all that fits
-    assert apart or all(abs(a - b) <= most for a, b, most in zip(shown, values, near, strict=True))
 
 
 @pytest.mark.parametrize(("unit", "labels"), [("time", ["1:23:25", "1:23:50"]), ("tokens", ["2.565M", "2.570M"])])

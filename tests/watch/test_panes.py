@@ -12,12 +12,12 @@ import pytest
 from support.views import Looks, On, play
 from support.watching import BEGAN, append, evaluate, golden, make_run, row, screen, stamp, status
 
+from smolsum.linechart.scale import number
+from smolsum.linechart.zoom import View
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_run
 from smolsum.watch.app import WatchApp, plain_page
-from smolsum.watch.braille import View
 from smolsum.watch.charts import CHARTS, RunChart, chart
-from smolsum.watch.formats import number
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.panes import alerts, constraints, header, message, sparklines, times, workers
 from smolsum.watch.results import results

@@ -16,10 +16,10 @@ from textual.containers import Vertical
 from textual.pilot import Pilot
 from textual.screen import ModalScreen
 
+from smolsum.linechart.zoom import View
 from smolsum.runs.reader import Run
 from smolsum.watch import themes
 from smolsum.watch.app import WatchApp
-from smolsum.watch.braille import View
 from smolsum.watch.pages import PAGES
 from smolsum.watch.themes import ask_for_background, is_light
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.watching import golden
 
-from smolsum.watch.braille import IN_ASCII, Cell, PlotPoint, Trace, bounds, draw, row_of
+from smolsum.linechart.braille import IN_ASCII, Cell, PlotPoint, Trace, draw, row_of
+from smolsum.linechart.scale import bounds
 
 FINITE = st.floats(-1e6, 1e6)
 

@@ -1,7 +1,4 @@
-"""A chart of lines for terminals, as a Textual widget: parts with scales of their own, an axis below, dividers, a
-cursor, zoom. What it shows is a `LinePlot`. With `braille`, which draws, it could be a package: both know nothing of
-runs.
-"""
+"""What a chart of lines shows: parts with scales of their own next to each other, an axis below, dividers, a cursor."""
 
 import math
 from bisect import bisect_left
@@ -11,14 +8,13 @@ from functools import cached_property
 from itertools import groupby
 
 from rich.text import Text
-from textual import events
-from textual.message import Message
-from textual.widgets import Static
 
 from smolsum.console import duration
-from smolsum.watch.braille import MIN_POSITIVE, Ends, PlotPoint, Trace, View, bounds, draw, nearest, row_of
-from smolsum.watch.formats import DIM, RED, number, power
+from smolsum.linechart.braille import Ends, Trace, draw, nearest, row_of
+from smolsum.linechart.scale import bounds, number, round_numbers, round_powers, scale_labels, without_outliers
 
+DIM, RED = "bright_black", "red"
+"""Names of the terminal's colours: of scales and dividers, and of marks for values beyond a scale."""
 GUTTER = 8
 """Characters of the scale on the left of a part."""
 FOLLOWS = 2
@@ -26,11 +22,6 @@ FOLLOWS = 2
 MIN_COLUMNS = 8
 """Characters of a part besides its scale; parts without that room are left out, the earliest first."""
 GUIDE_EVERY = 4
-TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
-ENOUGH = 20
-"""Values from which single ones count as outliers."""
-OUTLYING = 1.5
-"""Distance from the middle 96 % of the values, in parts of their range, beyond which a value is an outlier."""
 
 
 @dataclass(frozen=True)
@@ -230,107 +221,3 @@ class LinePlot:
                     line[start : start + len(label)] = label
             text += " " * GUTTER + "".join(line) + " " * self._follows(part)
         return Text(text, style=DIM)
-
-
-class Chart(Static):
-    """A chart that the mouse zooms, points at and enlarges; a click on a text with a `curve` in its `meta`, such as an
-    entry of a legend, hides that curve."""
-
-    plot = LinePlot()
-    view = View()
-    whole: Ends = (0, 0)
-    """the first and the last step that there are"""
-
-    class Chosen(Message):
-        """The user wants to see other steps or the values of another one (`view`), to hide a curve or to see it again
-        (`curve`), or, without either, this chart alone."""
-
-        def __init__(self, chart: "Chart", view: View | None = None, curve: str = "") -> None:
-            super().__init__()
-            self.chart, self.view, self.curve = chart, view, curve
-
-    def on_click(self, event: events.Click) -> None:
-        curve, step = event.style.meta.get("curve", ""), self._step(event)
-        if curve or event.chain >= 2:
-            self.post_message(self.Chosen(self, curve=curve))
-        elif step is not None:
-            self.post_message(self.Chosen(self, self.view.pointed(self.whole, step)))
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        self._zoom(event, 0.5)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        self._zoom(event, 2.0)
-
-    def _zoom(self, event: events.MouseEvent, factor: float) -> None:
-        event.stop()
-        self.post_message(self.Chosen(self, self.view.zoomed(self.whole, factor, self._step(event))))
-
-    def _step(self, event: events.MouseEvent) -> float | None:
-        """The step under the pointer."""
-        at = event.get_content_offset(self)
-        return self.plot.step(at.x) if at else None
-
-
-def without_outliers(points: Sequence[PlotPoint]) -> list[float]:
-    """Return the extremes of the points without those few that would flatten all others."""
-    values = [value for p in points for value in ((p.low, p.high) if p.low < p.high else (p.low,))]
-    if len(values) < ENOUGH:
-        return values
-    ordered = sorted(values)
-    low, high = ordered[len(ordered) // 50], ordered[-1 - len(ordered) // 50]
-    reach = OUTLYING * (high - low) or math.inf
-    return [value for value in values if low - reach <= value <= high + reach]
-
-
-def can_be_log(least_value: float, least: float | None) -> bool:
-    """Whether a logarithmic scale has a place for every value: all are positive, or the chart has a floor for them."""
-    return bool(least) or least_value > MIN_POSITIVE
-
-
-def round_numbers(low: float, high: float, most: int, *, time: bool = False) -> list[float]:
-    """Return at most `most` round numbers between two ends, at equal distances."""
-    if most < 1 or not high > low:
-        return []
-    least = (high - low) / most
-    if time and least <= TIME_STEPS[-1]:
-        step = float(TIME_STEPS[bisect_left(TIME_STEPS, least)])
-    else:
-        power = 10.0 ** math.floor(math.log10(least))
-        step = next(power * factor for factor in (1, 2, 5, 10, 20) if power * factor >= least * (1 - 1e-9))
-    first = math.ceil(low / step - 1e-9)
-    return [n * step for n in range(first, math.floor(high / step + 1e-9) + 1)][:most]
-
-
-def round_powers(low: float, high: float, most: int) -> list[float]:
-    """Return at most `most` powers of ten between two positive ends."""
-    first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
-    stride = max(1, -(-(last - first + 1) // max(most, 1)))
-    return [10.0**power for power in range(first, last + 1, stride)]
-
-
-def scale_labels(top: float, bottom: float, ticks: Sequence[float], width: int) -> list[str]:
-    """Return labels of at most `width` characters for both ends of a scale and for its ticks. No two are the same, and
-    each is closer to its value than a twentieth of the way to the next one. Where `width` is too short for that, all
-    but the lowest are distances from the lowest one, with a plus."""
-    values = [top, bottom, *ticks]
-    gap = abs(ticks[1] - ticks[0]) if len(ticks) > 1 else abs(ticks[0]) if ticks else 1.0
-    even = max(0, -math.floor(math.log10(gap or 1.0) + 1e-9))
-    """decimals of the ticks"""
-    found = []
-    for place, value in enumerate(values):
-        error = min((abs(value - other) for other in values if other != value), default=0.0) / 20
-        forms = [*([f"{value:.{even}f}"] if place > 1 else []), *_forms(value)]
-        found.append(next((t for t in forms if len(t) <= width and abs(float(t) - value) <= error), ""))
-    if "" in found:
-        for place, apart in enumerate(value - bottom for value in values):
-            fitting = [text for text in _forms(apart) if len(text) < width]
-            _, nearest_one = min((abs(float(text) - apart), text) for text in fitting)
-            found[place] = f"+{nearest_one}"
-        found[1] = number(bottom)
-    return found
-
-
-def _forms(value: float) -> list[str]:
-    """The forms of a number, the short ones first."""
-    return [number(value), *(f"{value:.{places}f}" for places in range(8)), *(power(value, n) for n in range(4))]

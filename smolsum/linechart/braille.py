@@ -7,76 +7,19 @@ lines apart by colour alone, and draw neither ranges nor marks for values beyond
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 from typing import Literal, NamedTuple
 
 Pattern = Literal["solid", "dotted", "dashed", "band", "haze", "rule"]
+Ends = tuple[float, float]
+"""The least and the greatest place or value of what is drawn."""
 BLANK = 0x2800
 MIN_POSITIVE = 1e-300
 """Smaller values count as 0 on a log scale."""
 # the bit of each dot of a braille character, by row and column (Unicode 16.0, chapter 21)
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-MIN_WINDOW = 8
-"""Steps below which charts do not zoom in."""
-PAN = 0.25
-"""Part of the window that a key moves it by."""
-Ends = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class View:
-    """Which steps are in view, and where the cursor is; `whole` are the first and the last step that there are."""
-
-    steps: int = 0
-    """0: all"""
-    end: float | None = None
-    """the last one; None: the newest, as it comes"""
-    cursor: float | None = None
-    """the step whose values are shown; None: the newest"""
-
-    def ends(self, whole: Ends) -> Ends:
-        """Return the first and the last step in view."""
-        if not self.steps:
-            return whole
-        end = min(self.end if self.end is not None else whole[1], whole[1])
-        return max(end - self.steps + 1, whole[0]), end
-
-    def zoomed(self, whole: Ends, factor: float, around: float | None = None) -> "View":
-        """Return a view of `factor` times as many steps; the step `around`, or else the cursor or the newest step,
-        stays where it is."""
-        first, last = self.ends(whole)
-        steps = last - first + 1
-        wanted = max(round(steps * factor), min(MIN_WINDOW, round(steps)))
-        if wanted >= whole[1] - whole[0] + 1:
-            return replace(self, steps=0, end=None)
-        fixed = around if around is not None else self.cursor if self.cursor is not None else last
-        return self._to(whole, wanted, fixed + (last - fixed) / steps * wanted)
-
-    def panned(self, whole: Ends, by: int) -> "View":
-        """Return a view moved by a part of its width; at the end it follows the newest step."""
-        first, last = self.ends(whole)
-        return self._to(whole, self.steps, last + by * max(1, round(PAN * (last - first + 1)))) if self.steps else self
-
-    def pointed(self, whole: Ends, step: float) -> "View":
-        """Return a view with the cursor at a step, moved to have it."""
-        step = min(max(step, whole[0]), whole[1])
-        found, (first, last) = replace(self, cursor=step), self.ends(whole)
-        if self.steps and not first <= step <= last:
-            return found._to(whole, self.steps, step if step > last else step + self.steps - 1)
-        return found
-
-    def stepped(self, whole: Ends, by: int, columns: int) -> "View":
-        """Return a view with the cursor moved by that many of `columns` columns, at least a step each; it begins at the
-        newest step in view."""
-        first, last = self.ends(whole)
-        width = max(1, round((last - first) / max(columns, 1)))
-        return self.pointed(whole, last if self.cursor is None else self.cursor + by * width)
-
-    def _to(self, whole: Ends, steps: int, end: float) -> "View":
-        end = max(round(end), round(whole[0]) + steps - 1)
-        return replace(self, steps=steps, end=None if end >= whole[1] else end)
 
 
 class PlotPoint(NamedTuple):
@@ -133,24 +76,6 @@ def row_of(value: float, rows: int, y: Ends, log: bool = False) -> int:
         value, y = math.log10(max(value, y[0])), (math.log10(y[0]), math.log10(y[1]))
     share = (value - y[0]) / (y[1] - y[0]) if y[1] > y[0] else 0.5
     return round((1 - min(max(share, 0.0), 1.0)) * (rows - 1))
-
-
-def bounds(values: Sequence[float], *, log: bool = False, least: float | None = None) -> Ends:
-    """Return the ends of a scale: the least and the greatest finite value (positive if `log`), widened if they are
-    equal; (0, 1) without any value, (0.1, 1) on a log scale. It begins at `least` or below, a log scale there or
-    above."""
-    kept = [value for value in values if math.isfinite(value) and (value > MIN_POSITIVE or not log)]
-    if least is not None and (least or not log):
-        kept = [max(value, least) for value in kept] if log else [*kept, least]
-    if not kept:
-        return (0.1, 1.0) if log else (0.0, 1.0)
-    low, high = min(kept), max(kept)
-    if low < high:
-        return low, high
-    if log:
-        return low / 2, high * 2
-    reach = abs(low) / 2 or 0.5
-    return (low, low + 1.0) if low == least else (low - reach, high + reach)
 
 
 def _inked(pattern: Pattern, column: int, row: int) -> bool:

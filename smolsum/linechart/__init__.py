@@ -1,0 +1,1 @@
+"""Line charts for terminals: it knows nothing of runs, and could be a package."""
