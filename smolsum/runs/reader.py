@@ -230,6 +230,11 @@ class Run:
         found = [(label, summary) for label, summary in self.results.items() if summary.metrics]
         return found[-1] if found else ("", Summary())
 
+    @property
+    def tested(self) -> bool:
+        """Whether the newest evaluation that training made is that after the last stage."""
+        return bool(self.stages) and self.newest_result[0] == [*self.stages][-1]
+
     def evaluations(self) -> dict[str, Summary]:
         """All finished evaluations in `eval/`, by the name of their folder; empty summaries for damaged ones."""
         return {path.parent.name: read_leniently(path) for path in sorted(self.paths.evaluations.glob(f"*/{SUMMARY}"))}

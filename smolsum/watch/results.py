@@ -157,8 +157,8 @@ def differences(snapshot: Snapshot, width: int) -> Rows:
 
 def comparison(snapshot: Snapshot, width: int) -> Rows:
     """Return the newest evaluation of each run on the test split, the newest validation and the speed, a row for each
-    metric. A star marks the best value of an evaluation, where a metric has a direction and the prompts are the
-    same."""
+    metric. A star marks the best value of an evaluation after the last stage, where a metric has a direction and the
+    prompts are the same."""
     runs = snapshot.runs
     labels, summaries = zip(*(run.newest_result for run in runs), strict=True)
     titles = {metric: clean(title) for run in runs for metric, title in run.headlines.items()}
@@ -175,8 +175,8 @@ def comparison(snapshot: Snapshot, width: int) -> Rows:
         values = [summary.metrics.get(metric) for summary in summaries]
         if any(value is not None for value in values):
             one = infos.get(metric, MeasureInfo(metric, title, form=""))
-            trained = [None if label in ("", "start") else v for v, label in zip(values, labels, strict=True)]
-            best = _best(trained, one.better) if comparable else None
+            ended = [value if run.tested else None for run, value in zip(runs, values, strict=True)]
+            best = _best(ended, one.better) if comparable else None
             starred |= best is not None
             rows[f"{title} {BETTER[one.better]}".rstrip()] = [
                 f"{_shown(value, one.form)}{BEST if n == best else ' '}" for n, value in enumerate(values)

@@ -77,7 +77,7 @@ class RunRow:
     @property
     def done(self) -> bool:
         """Whether all its runs were tested after their last stage; the best result is one of these."""
-        return all(line.results and [*line.run.results][-1] == line.evaluated != "start" for line in self.lines)
+        return all(line.results and line.run.tested for line in self.lines)
 
     def after(self) -> str:
         """What the results were measured after, and for how many of its runs if not all."""
