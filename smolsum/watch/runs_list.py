@@ -15,6 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.reactive import reactive
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
@@ -28,7 +29,7 @@ from smolsum.runs.state import TROUBLE
 from smolsum.watch.charts import RUNS
 from smolsum.watch.formats import DIM, RED, Rows, ending
 from smolsum.watch.panes import STATE_STYLE
-from smolsum.watch.widgets import RowTable
+from smolsum.watch.widgets import KeyLine, RowTable
 
 PORTION_S = 0.05
 """Seconds of reading after which the list of runs is drawn and keys work."""
@@ -39,8 +40,6 @@ MOST_NAME, LEAST_NAME, LEAST_SETTING = 40, 20, 10
 """Characters of a run's name or a group's setting, by how much room there is; of a longer one the end is shown."""
 BETWEEN = 2
 """Blanks between columns."""
-HINT = "enter shows{}  tab compares {}, or those marked  space marks  ctrl-g {}  ctrl-s sorts  esc back"
-"""What keys do in the list of runs or groups, with what they do it to."""
 
 
 @dataclass(frozen=True)
@@ -151,20 +150,24 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
     RunSwitcher Static { height: auto; color: $foreground 85%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key, action, priority=True)
-        for key, action in {
-            "escape,ctrl+c,ctrl+q": "dismiss",
-            "enter": "choose",
-            "space": "mark",
-            "tab": "compare",
-            "ctrl+g": "group",
-            "ctrl+s": "sort",
-            "up": "go(-1, False)",
-            "down": "go(1, False)",
-            "pageup": "go(-1, True)",
-            "pagedown": "go(1, True)",
-        }.items()
+        Binding(key, action, word, show=bool(word), priority=True)
+        for key, action, word in (
+            ("enter", "choose", "show"),
+            ("tab", "compare", "compare"),
+            ("space", "mark", "mark"),
+            ("ctrl+g", "group(True)", "group seeds"),
+            ("ctrl+g", "group(False)", "ungroup"),
+            ("ctrl+s", "sort", "sort"),
+            ("escape", "dismiss", "back"),
+            ("ctrl+c,ctrl+q", "dismiss", ""),
+            ("up", "go(-1, False)", ""),
+            ("down", "go(1, False)", ""),
+            ("pageup", "go(-1, True)", ""),
+            ("pagedown", "go(1, True)", ""),
+        )
     ]
+    grouped = reactive(False, bindings=True)
+    """whether runs that differ in their seed alone share a row"""
 
     def __init__(
         self, shown: Sequence[RunPaths], *, queued: Callable[[], Sequence[str]] = tuple, grouped: bool = False
@@ -172,8 +175,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         """`shown`: the runs of the view, which are marked if there are several. `queued` returns the names of those
         that the grid at work has not begun, in their order."""
         super().__init__()
-        self.grouped = grouped
-        """whether runs that differ in their seed alone share a row"""
+        self.set_reactive(RunSwitcher.grouped, grouped)
         self._queued = queued
         self._runs = RunList(shown[0].root.parent)
         self._shown = shown[0].root
@@ -190,7 +192,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
             yield Filter(placeholder="type to filter by name, state or stage", select_on_focus=False, compact=True)
             yield RunTable()
             yield Static(id="queue")
-            yield Static(id="keys")
+        yield KeyLine(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         self.query_one(RowTable).can_focus = False
@@ -245,9 +247,12 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         if len(set(runs)) > 1:
             self.dismiss([RunPaths(root) for root in runs])
 
-    def action_group(self) -> None:
-        self.grouped = not self.grouped
+    def action_group(self, grouped: bool) -> None:
+        self.grouped = grouped
         self._show()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
+        return action != "group" or parameters != (self.grouped,)
 
     def action_sort(self) -> None:
         """Sort by the next result of a test split, then by age again."""
@@ -284,8 +289,6 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         if self._rows:
             self._at = self._at if self._roots else self._rows[0].roots[0]
             table.move_cursor(row=next(n for n, row in enumerate(self._rows) if self._at in row.roots))
-        words = (" its newest", "its runs", "ungroups") if self.grouped else ("", "it", "groups seeds")
-        self.query_one("#keys", Static).update(Content(HINT.format(*words)))
         names, queue = self._queued(), self.query_one("#queue", Static)
         lines = [f"{name}  to train" for name in names[:MAX_QUEUED]]
         queue.update(Content("\n".join([*lines, f"and {len(names) - len(lines)} more"][: len(names)])))

@@ -258,8 +258,8 @@ def test_seeds_share_a_row(tmp_path: Path) -> None:
     ]
     play(
         meteor_1,
-        ("r", "6 runs, the newest first", "ctrl-g groups"),
-        ("ctrl+g", "4 groups of 6 runs", "rewarded for", "ctrl-g ungroups", lambda app: listed_as(app) == expected),
+        ("r", "6 runs, the newest first", "^g group seeds"),
+        ("ctrl+g", "4 groups of 6 runs", "rewarded for", "^g ungroup", lambda app: listed_as(app) == expected),
         ("=running", "1 of 4 groups of 6 runs", lambda app: listed_as(app) == expected[-1:]),
         ("enter", " rouge-2  ● RUNNING"),  # the newest of its runs
         ("r", "4 groups of 6 runs"),  # still
