@@ -1,6 +1,7 @@
 """What tells runs apart: the settings that differ, and groups of runs that differ in their seed alone."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -9,6 +10,8 @@ from smolsum.files import digest
 SEED = "train.seed"
 PLACE = "run"
 """the table of settings that say where a run is kept, and differ always"""
+LEFT_OUT = re.compile(rf"{PLACE}\..*|stages\.[^.]*\.(steps|rewards\..*)")
+"""what differs always, and what is said of all stages together"""
 ABSENT = "-"
 T = TypeVar("T")
 
@@ -16,14 +19,11 @@ T = TypeVar("T")
 def differing(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return the settings that are not the same in all runs, each with its value in every run as text, `-` where a run
     has none. A run is given as its settings by dotted key. Those of a stage are compared between the runs that have it;
-    the stages, and what they are rewarded for, come first."""
+    the stages, their steps and what they are rewarded for come first."""
     stages = [[*dict.fromkeys(key.split(".")[1] for key in run if key.startswith("stages."))] for run in runs]
-    settings = [
-        {"stages": " > ".join(own), "rewarded for": " > ".join(rewarded(_weights(run, name)) for name in own), **run}
-        for run, own in zip(runs, stages, strict=True)
-    ]
+    settings = [{**_by_stage(run, own), **run} for run, own in zip(runs, stages, strict=True)]
     found = {}
-    for key in dict.fromkeys(key for one in settings for key in one if key.split(".")[0] != PLACE):
+    for key in dict.fromkeys(key for one in settings for key in one if not LEFT_OUT.fullmatch(key)):
         section, _, rest = key.partition(".")
         having = [
             one.get(key)
@@ -33,6 +33,16 @@ def differing(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
         if any(value != having[0] for value in having):
             found[key] = [_text(one[key]) if key in one else ABSENT for one in settings]
     return found
+
+
+def _by_stage(run: Mapping[str, Any], stages: Sequence[str]) -> dict[str, str]:
+    """What a run says of all its stages, in their order."""
+    each = {
+        "stages": stages,
+        "steps": [str(run.get(f"stages.{name}.steps", ABSENT)) for name in stages],
+        "rewarded for": [rewarded(_weights(run, name)) for name in stages],
+    }
+    return {key: " > ".join(texts) for key, texts in each.items()}
 
 
 def _weights(run: Mapping[str, Any], stage: str) -> dict[str, Any]:

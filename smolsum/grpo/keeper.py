@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from smolsum.config.differences import rewarded
 from smolsum.config.sections import Config
 from smolsum.errors import InterruptedRun, MachineError, PluginError, SmolsumError, UnreachableError
 from smolsum.grpo.optimizer import Optimizer
@@ -222,6 +223,10 @@ class RunKeeper(Keeper):
 
     def begin_stage(self) -> None:
         self.progress.phase(f"training stage {self.at.stage}")
+        if self.at.stage_step == 0:
+            steps, weights = self.at.plan[self.at.stage], self.config.stages[self.at.stage].trained_rewards
+            why = f", rewarded for {rewarded(weights)}" if weights else ""
+            self.writer.event("stage", f"stage {self.at.stage} begins: {steps} steps{why}", step=self.at.step)
         self._status("running", self.at.stage, phase="training")
 
     def restore(self, policy: Policy) -> Checkpoint | None:

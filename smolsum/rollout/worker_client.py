@@ -179,8 +179,9 @@ class WorkerClient:
             hint = "see its log, or allow more: --set workers.timeout_s=SECONDS"
             raise WorkerError(said, hint=hint) from error
         except httpx.ConnectError as error:
-            said, hint = f"cannot reach {self.url}: {error}", "start it: smolsum serve-worker --model MODEL"
-            raise WorkerError(said, hint=hint) from error
+            port = httpx.URL(self.url).port or 80
+            hint = f"start it: smolsum serve-worker --model MODEL --port {port}"
+            raise WorkerError(f"cannot reach {self.url}: {error}", hint=hint) from error
         except httpx.HTTPError as error:
             said = f"the connection to {self.url} broke: {str(error) or type(error).__name__}"
             raise WorkerError(said, hint="see its log") from error

@@ -262,9 +262,11 @@ def _paid_for(run: Run) -> Alert | None:
     found = [column for column in columns if run.in_last_step(f"guard/{column}/alarm")]
     if not found:
         return None
+    titles = {metric.rpartition("/")[2]: title for metric, title in run.headlines.items()}
+    names = " and ".join(titles.get(column, column.replace("_", " ")) for column in found)
     return Alert(
         "warning",
-        f"the reward pulls what has got worse since the stage began: {' and '.join(found)}",
+        f"the reward pulls what has got worse since the stage began: {names}",
         "read completions (tab); another reward, a constraint on it, or --guard rollback",
     )
 

@@ -125,9 +125,11 @@ def _nothing(missing: str, names: Sequence[str] = ()) -> BeforeAfter:
 
 
 def is_meant(example: str, query: str) -> bool:
-    """Return whether a search names an example: by its id, or by the number that the id ends with (17: test-0017)."""
+    """Return whether a search names an example: by its id, or by the number that the id ends with: `17`, `#17`,
+    `prompt 17` and `example 17` are test-0017."""
     number = re.fullmatch(r"(?:.*\D)?0*(\d+)", example)
-    return example == query or (number is not None and query.lstrip("0") == number[1].lstrip("0") and query.isdigit())
+    asked = re.fullmatch(r"(?:(?:prompt|example) +|#)?0*(\d+)", query, re.IGNORECASE | re.ASCII)
+    return example == query or (number is not None and asked is not None and number[1] == asked[1])
 
 
 def has_example(run: Run, query: str) -> bool:

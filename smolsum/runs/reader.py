@@ -124,6 +124,11 @@ class Run:
         return any([self._metrics.more(), self._events.more()])
 
     @property
+    def reading(self) -> bool:
+        """Whether the files held more at the last look than was read; what came since then is for the next look."""
+        return self._metrics.unread or self._events.unread
+
+    @property
     def last_row_s(self) -> float | None:
         """When metrics.jsonl was last written, in seconds since 1970; None before its first line."""
         return self._metrics.written if self.row else None
@@ -366,7 +371,12 @@ class Tail:
         if self._last_bytes is not None and self._offset == 0 and stat.st_size > self._last_bytes:
             self._offset = self._line_start(stat.st_size - self._last_bytes)
         self._inode, self._size, self.written = stat.st_ino, stat.st_size, stat.st_mtime
-        return stat.st_size > max(self._offset, self._half)
+        return self.unread
+
+    @property
+    def unread(self) -> bool:
+        """Whether the file had more lines at the last look than were read."""
+        return self._size > max(self._offset, self._half)
 
     @property
     def share(self) -> float:

@@ -25,8 +25,8 @@ Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 """A finite number; whole numbers are accepted, true and false are not."""
 NOTES = (
-    "started", "checkpoint", "evaluated", "finished", "stage_reused", "paused", "resumed", "worker_up", "workers_back",
-    "worker_resynced", "kept_completions", "mirror", "mirror_back", "tracker", "tracker_back",
+    "started", "stage", "checkpoint", "evaluated", "finished", "stage_reused", "paused", "resumed", "worker_up",
+    "workers_back", "worker_resynced", "kept_completions", "mirror", "mirror_back", "tracker", "tracker_back",
     "reader_back", "grader_back", "reward-judge_back", "memory", "difficulty", "rolled_back",
 )  # fmt: skip
 """Kinds of events that are no warnings."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal, cast
 
@@ -96,11 +97,11 @@ KEYS = [
     _key("right", "cursor(1)", "cursor", "to the right"),
     _key("shift+left", "cursor(-10)", "cursor", "far to the left"),
     _key("shift+right", "cursor(10)", "cursor", "far to the right"),
-    _key("plus,equals_sign", "zoom(0.5)", "zoom", "in (wheel: there)", shown="+ -"),
-    _key("minus", "zoom(2.0)", "zoom out"),
-    _key("comma,less_than_sign", "pan(-1)", "pan", "to earlier steps", shown="< >"),
-    _key("full_stop,greater_than_sign", "pan(1)", "pan", "to later steps"),
-    _key("0", "all", "all steps", "and no cursor"),
+    _key("0", "all", "all steps", "and no cursor", show=True),
+    _key("plus,equals_sign", "zoom(0.5)", "zoom", "in (wheel: there)", shown="+"),
+    _key("minus", "zoom(2.0)", "out", "to more steps", show=True),
+    _key("comma,less_than_sign", "pan(-1)", "pan", "to earlier steps", shown="<"),
+    _key("full_stop,greater_than_sign", "pan(1)", "pan", "to later steps", shown=">"),
     _key("E", "export", "export", "the chart (SVG, CSV) into the current folder", show=True),
     _key("w", "smooth", "smooth", "lines, over the measured ones", show=True),
     _key("y", "log", "log", "scale, where values allow it", show=True),
@@ -216,13 +217,15 @@ class WatchApp(RunView):
         self.call_after_refresh(self.screen.refresh_bindings)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Every action by its name; Textual's palette of commands asks for them."""
+        """Every page and every action by its name; Textual's palette of commands asks for them."""
+        for page in self.pages:
+            yield SystemCommand(f"page {page}", "tab turns pages", lambda page=page: self.action_open(page))
         for key in KEYS:
             if not key.action.startswith("refuse") and self._check_action_state(key.action, self):
                 title = f"{key.description} {key.tooltip}".strip()
-                yield SystemCommand(
-                    title, f"key: {self.get_key_display(key)}", lambda key=key: self.run_action(key.action)
-                )
+                first = replace(key, key=key.key.split(",")[0])
+                help = f"key: {self.get_key_display(first)}"
+                yield SystemCommand(title, help, lambda key=key: self.run_action(key.action))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Whether an action works now: on this page, and for this run."""
@@ -243,6 +246,8 @@ class WatchApp(RunView):
                 return now is not None and not now.asks
             case "browse" | "copy":
                 return self.browser is not None and self.browser.display
+            case "all" if self.options.view == View():
+                return False
             case _ if action in ON:
                 return self.at in ON[action]
         return True
@@ -353,12 +358,13 @@ class WatchApp(RunView):
         return grid.left if grid and grid.alive else ()
 
     def _chosen(self, runs: list[RunPaths] | None) -> None:
+        before = self.at  # the page of compared runs is gone once one is shown
         if runs:
             self.show_runs(runs)
             self._following = runs == [self._grid.under_way()]
             if len(runs) > 1:
                 self.action_open("compare")
-            elif self.at == "compare":
+            elif before == "compare":
                 self.action_open("overview")
 
     def action_request(self, request: Request) -> None:

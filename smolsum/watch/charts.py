@@ -229,9 +229,9 @@ def legend(
     if len(lines) <= min(height - MIN_ROWS, MAX_LEGEND_ROWS):
         return Text(), [Text(" ", style=DIM).append_text(Text("  ").join(line)) for line in lines]
     parts = [*before, *entries(named=False), *behind]
-    while len(note := Text("  ").join(parts)) > room and len(parts) > 1:
+    while len(note := Text("  ").join(parts)) > room and len(parts) > 1 + len(before):
         parts.pop()
-    return note, []
+    return note if len(note) <= room else Text("  ").join(parts[len(before) :]), []
 
 
 def _value(snapshot: Snapshot, spec: ChartSpec, curve: Curve) -> str:

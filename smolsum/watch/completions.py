@@ -11,7 +11,7 @@ from smolsum.runs.reader import Run
 from smolsum.runs.samples import Order
 from smolsum.watch.listings import MARK, PORTION, HitList, Listing, OverTime, Rollouts, Samples, Tests
 from smolsum.watch.model import Snapshot
-from smolsum.watch.widgets import RowTable, TextView
+from smolsum.watch.widgets import RowTable, SearchLine, TextView
 
 WIDE, WIDE_FOR_HITS, SIDE_BY_SIDE = 100, 160, 120
 """The least widths for a table next to a text, for one of hits, and for two texts next to each other."""
@@ -42,10 +42,7 @@ class Completions(Container):
     _shown: object = None
 
     def compose(self) -> ComposeResult:
-        placeholder = "a text in any sample, or the number of a prompt (17)"
-        search = Input(placeholder=placeholder, select_on_focus=True, compact=True)
-        search.display = False
-        yield search
+        yield SearchLine("a text in any sample, or the number of an example of the test split (17)")
         with Container(id="listing"):
             yield RowTable()
             with Container(id="texts"):
@@ -289,4 +286,5 @@ class Completions(Container):
 
     def scroll_text(self, by: int) -> None:
         for view in self.query(TextView):
-            view.scroll_relative(y=by, animate=False)
+            most = max(view.scrollable_content_region.height - 1, 1)
+            view.scroll_relative(y=max(min(by, most), -most), animate=False)

@@ -263,14 +263,14 @@ class OverTime(Listing):
         spans = self.items = scan.hits.spans()
         if not spans:
             return Rows(f"{prompt} over time", _progress(scan), [""], [[_searched(scan)]])
-        columns, rows = ["tokens", "reward", *scan.hits.signals], []
+        columns, rows = [*dict.fromkeys(("tokens", "reward", *scan.hits.signals))], []
         for span in spans:
             values = [[known for hit in span if (known := _known(scan, name, hit)) is not None] for name in columns]
             means = [number(fmean(found)) if found else "-" for found in values]
             rows.append([_where(scan.hits.source(span[0])), str(len(span)), *means])
         note = _progress(scan) or ("" if self.samples.order.by == "sample" else f"first {self.order_note()}")
         if len(spans) == 1 and not scan.running:
-            note = "sampled once so far; b compares the test split before and after"
+            note = "sampled once so far"
         return Rows(f"#/{len(spans)} {prompt} over time", note, ["step", "n", *columns], rows, left=("step",))
 
 
@@ -336,7 +336,10 @@ class Tests(Listing):
             grown = f"  {'+' if change > 0 else ''}{number(change)}" if later and change else ""
             text.append(f"\n{title} {number(sample.rewards.get(metric))}", DIM).append(grown)
         note = ", ".join([asked_and_got(sample, settings, tokens), *sample_errors(sample, settings, tokens)])
-        return PaneText(f"{name}: {own.name}", note, (text,))
+        steps = {self.run.paths.stage_evaluation(label).name: one.step for label, one in self.run.results.items()}
+        step = steps.get(own.name)
+        when = f", step {step} (now {self.run.step})" if later and step not in (None, self.run.step) else ""
+        return PaneText(f"{name}: {own.name}{when}", note, (text,))
 
 
 def _rollout(samples: Samples, group: Group, sample: SampledRollout, *, repeated: bool) -> Text:

@@ -16,13 +16,18 @@ from smolsum.watch.formats import SKY, VALUE_WIDTH, Rows, ending
 from smolsum.watch.model import Snapshot
 from smolsum.watch.panes import alerts, constraints, run_log, settings, sparklines, times, workers
 from smolsum.watch.results import comparison, differences, results, states
-from smolsum.watch.widgets import Pane, RowTable, TextView, moment_of
+from smolsum.watch.widgets import MOST_LINES, Pane, RowTable, SearchLine, TextView, moment_of
 
 MAX_NAME = 44
 """Characters of a metric's name; of a longer one the end is shown."""
 MIN_COURSE = 8
 STACKED = 30
 """Lines of a page from which its tables can be below each other."""
+NARROW = 100
+"""Columns of a page below which its tables are below each other at any height."""
+FRAME = 2
+LEAST_ALERTS = 4
+"""Lines of the alerts on the first page, however much room workers and step times take."""
 SPARKLINES = 13
 """Lines of the pane that has a line for each chart: nothing is below it on a page that is no higher."""
 
@@ -34,7 +39,7 @@ class ViewPage(Container):
     DEFAULT_CSS = """
     Overview #sparklines { display: none; height: 13; max-height: 100%; }
     Overview #charts { height: 2fr; layout: grid; grid-size: 3; grid-rows: 1fr; }
-    Overview #side { height: 100%; scrollbar-size-vertical: 1; }
+    Overview #side { height: 100%; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     Overview #side Pane { height: auto; }
     Overview #side Pane.-quiet { display: none; }
     Overview Completions { height: 1fr; }
@@ -50,6 +55,7 @@ class ViewPage(Container):
     .-narrow Overview #charts, .-low Overview #charts { layout: vertical; height: 1fr; }
     .-narrow Overview.-lowest #charts, .-low Overview.-lowest #charts { display: none; }
     ComparedRuns #states { height: auto; max-height: 50%; }
+    ComparedRuns.-stacked #states { max-height: 40%; }
     ComparedRuns.-stacked Horizontal { layout: vertical; }
     ComparedRuns.-stacked #differences { height: auto; max-height: 50%; }
     ViewPage > Horizontal { height: 1fr; }
@@ -88,6 +94,11 @@ class Overview(ViewPage):
         self.set_class(event.size.height <= SPARKLINES, "-lowest")
 
     def show(self, snapshot: Snapshot) -> None:
+        side = self.query_one("#side")
+        first, *others = side.query(Pane)
+        taken = sum(len(pane.drawn.lines) + FRAME for pane in others if pane.drawn.news)
+        if side.size:  # a page that is being opened has none yet
+            first.most = max(min(side.size.height - taken - FRAME, MOST_LINES), LEAST_ALERTS)
         super().show(snapshot)
         self.set_class(all(pane.has_class("-quiet") for pane in self.query("#side Pane")), "-quiet")
         completions = self.query_one(Completions)
@@ -117,9 +128,7 @@ class Metrics(ViewPage):
     """A row for each metric: a mark if it is pinned, name, newest value, least, greatest, course."""
 
     def compose(self) -> ComposeResult:
-        search = Input(placeholder="metrics with this in their name", compact=True)
-        search.display = False
-        yield search
+        yield SearchLine("metrics with this in their name")
         yield RowTable()
 
     @property
@@ -189,7 +198,7 @@ class Metrics(ViewPage):
 
 class ComparedRuns(ViewPage):
     """Runs next to each other: the state of each, the settings that differ, the results; those below each other where
-    one is wider than half of a page that is high enough."""
+    one is wider than half of a page that is high enough or narrow."""
 
     def compose(self) -> ComposeResult:
         yield RowTable(states, id="states")
@@ -199,7 +208,7 @@ class ComparedRuns(ViewPage):
         super().show(snapshot)
         tables = self.query("Horizontal RowTable").results(RowTable)
         wide = any(sum(table.widths) > self.size.width // 2 - 2 for table in tables)
-        self.set_class(wide and self.size.height >= STACKED, "-stacked")
+        self.set_class(wide and (self.size.height >= STACKED or self.size.width < NARROW), "-stacked")
 
 
 def _results() -> ViewPage:

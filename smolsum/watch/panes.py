@@ -88,10 +88,8 @@ def header(snapshot: Snapshot, width: int) -> list[Text]:
     style = RED if state.state in TROUBLE else STATE_STYLE.get(state.state, "")
     mark = f"{state.mark} {state.state.upper()}"
     left = Text.assemble((f"{which} {clean(run.paths.name)} ", "bold"), " ", (mark, f"bold {style}".strip()))
-    reading, total = run.read_share < 1, f"/{run.total}" if run.total else ""
+    reading, total = run.reading, f"/{run.total}" if run.total else ""
     left.append(f"  reading metrics {run.read_share:.0%}" if reading else f"  step {run.step}{total}")
-    if state.alive and run.status.phase in SAMPLED:
-        left.append(f"  {run.status.phase} {run.status.done}/{run.status.completions or '?'}", style="bold")
     if (since := _overdue(snapshot)) is not None:
         left.append(f"  last step {duration(since)} ago", style=f"bold {ORANGE}")
     left.append_text(compared_in_head(snapshot, width - left.cell_len - 2))
@@ -118,7 +116,7 @@ def _overdue(snapshot: Snapshot) -> float | None:
     """The seconds since the last step of a run at work, once that is far longer than its steps take."""
     run, steps = snapshot.run, snapshot.run.recent("perf/step_s", MEAN_OVER)
     resting = run.status.phase != "training" or snapshot.run_state.state != "running"
-    if run.last_row_s is None or not steps or resting or run.read_share < 1:
+    if run.last_row_s is None or not steps or resting or run.reading:
         return None
     since = snapshot.now.timestamp() - run.last_row_s
     return since if since > max(OVERDUE_STEPS * median(steps), OVERDUE_S) else None
@@ -143,7 +141,7 @@ def message(snapshot: Snapshot, width: int) -> Text:
 def _news(snapshot: Snapshot) -> str:
     """What the run does now, or its newest event."""
     run, state = snapshot.run, snapshot.run_state
-    if run.behind():
+    if run.reading:
         return "reading the run"
     status = run.status
     if state.alive and status.phase in SAMPLED:
@@ -178,7 +176,7 @@ def _progress(snapshot: Snapshot, width: int) -> Text:
         room = left if place == len(stages) - 1 else max(round((width - 2) * steps / max(run.total, 1)), 12)
         label = f"{clean(name)} {own}/{steps} "
         longer = f"{label}from {clean(run.reused[name])} " if name in run.reused else label
-        label = next((text for text in (longer, label) if len(text) < room - 4), "")
+        label = next((text for text in (longer, label, f"{clean(name)} ") if len(text) < room - 4), "")
         active = 0 < own < steps or (own == 0 and name == run.stage)
         line.append(label, style="bold" if active else "")
         line.append(bar(own / steps if steps else 1.0, max(room - len(label) - 1, 1)) + " ", style=SKY)
@@ -229,8 +227,8 @@ def times(snapshot: Snapshot, width: int, height: int) -> PaneText:
     if rest > 0.01 * mean:
         parts["other"] = rest
     load = load_of(run)
-    notes = [_speed(run), f"process: {load}" if load else ""]
-    lines: list[Text] = []
+    overlap = "parts overlap: what workers do goes on beside the update" if rest < -0.01 * mean else ""
+    notes, lines = [overlap, _speed(run), f"process: {load}" if load else ""], list[Text]()
     speed = [line for note in notes if note for line in hanging(Text(), note, width, DIM)]
     for label, seconds in sorted(parts.items(), key=lambda part: -part[1])[: max(height - len(speed), 2)]:
         head = f"{label[:17]:<17} {seconds:>7.2f}s "
@@ -406,7 +404,7 @@ def sparklines(snapshot: Snapshot, width: int, height: int) -> PaneText:
     head = [_head(snapshot, width)] if snapshot.others or height > len(CHARTS) else []
     lines = [sparkline(snapshot, width, spec) for spec in CHARTS[: max(height - len(head), 0)]]
     tests = [] if snapshot.others else gained(snapshot.run)
-    lines += [Text(f"{'' if tests[0].startswith('validation') else 'test split '}{'  '.join(tests)}")] if tests else []
+    lines += [Text(f"{'' if 'val' in tests[0] else 'test split '}{'  '.join(tests)}")] if tests else []
     levels = [name for spec in CHARTS for name in [*spec.levels(snapshot.run)][:1] if name.startswith("target")]
     note, title = "  ".join([*levels, "1-9 enlarges"]), f"charts, reward: {rewarded(snapshot.run.weights())}"
     if snapshot.others or not snapshot.run.weights() or len(title) + len(note) + 6 > width:
@@ -424,6 +422,6 @@ def _head(snapshot: Snapshot, width: int) -> Text:
     elif room >= MIN_SPARKLINE and snapshot.run.row:
         axis = axis_of(snapshot.run, snapshot.options.unit)
         first, last = (axis.label(axis.place(step)) for step in snapshot.in_view)
-        last = f"step {last}" if axis.unit == "step" else last
+        first, last = (f"step {first}", f"step {last}") if axis.unit == "step" else (first, last)
         line += f" {first}{last:>{max(room - len(first), 1)}}"
     return Text(line, style=DIM)

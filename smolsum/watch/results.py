@@ -9,6 +9,7 @@ from smolsum.config.differences import differing
 from smolsum.config.presets import leaves
 from smolsum.console import duration
 from smolsum.linechart.scale import number
+from smolsum.runs.alerts import find_alerts
 from smolsum.runs.evaluation_records import MeasureInfo, Summary
 from smolsum.runs.reader import Run
 from smolsum.runs.samples import clean
@@ -84,7 +85,8 @@ def _shown(value: float | None, form: str) -> str:
 def gained(run: Run) -> list[str]:
     """Return when the model was last measured, then the constraint and the quality at the start and then:
     `after length:`, `on target 4.5% → 96.0%`. That is the newest evaluation of the test split, or a validation after it
-    (`step 210:`). Empty before the first evaluation, and for runs whose task did not say what they are."""
+    (`test → val. 210:`). Empty before the first evaluation, and for runs whose task did not say what they
+    are."""
     label, newest = run.newest_result
     part = _sampled_start(run)
     start = run.results["start"].metrics if "start" in run.results and not part else {}
@@ -93,7 +95,8 @@ def gained(run: Run) -> list[str]:
     validated = {one.name: run.last(f"validation/{one.name}") for one in newest.measures if one.role}
     steps = [run.series[f"validation/{name}"].last_step or 0 for name, value in validated.items() if value is not None]
     if (step := max(steps, default=0)) > (newest.step or 0):
-        label, when, now = "", f"validation {step}", validated
+        label, now = "", validated
+        when = f"{'test → val.' if start else 'validation'} {step}"
     found = []
     for one in newest.measures:
         first, last = start.get(one.name), now.get(one.name)
@@ -132,7 +135,7 @@ def compared_in_head(snapshot: Snapshot, room: int) -> Text:
 
 def states(snapshot: Snapshot, _width: int) -> Rows:
     """Return a row for each run: letter, name, state, stage, step, newest reward, time so far, time left, and why one
-    failed with what helps."""
+    failed with what helps, or its first alert."""
     rows: list[list[str | Text]] = []
     for letter, colour, run, at in _runs_of(snapshot):
         took = pace(run, at, snapshot.now)
@@ -140,8 +143,9 @@ def states(snapshot: Snapshot, _width: int) -> Rows:
         style = RED if at.state in TROUBLE else ""
         state = Text(f"{at.mark} {at.state}", style)
         name = Text(f"{letter} {clean(run.paths.name)}", f"bold {colour}")
-        hint = f"  -> {clean(at.hint)}" if at.detail and at.hint else ""
-        problem = Text(f"{clean(at.detail)}{hint}", style or ORANGE)
+        alarms = [alert for alert in find_alerts(run) if alert.level != "note"] if at.alive else []
+        hint = f"  -> {at.hint}" if at.detail and at.hint else ""
+        problem = Text(clean(f"{at.detail}{hint}" or (alarms[0].sentence if alarms else "")), style or ORANGE)
         rows.append([name, state, clean(run.stage), progress(run), number(run.last("reward")), *times, problem])
     titles = ["run", "state", "stage", "step", "reward", "elapsed", "eta", "what is wrong"]
     return Rows("runs", "r, return: one run alone", titles, rows, left=("run", "state", "stage", "what is wrong"))

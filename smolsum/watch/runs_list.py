@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from rich.text import Text
 from textual import events, on
@@ -132,11 +132,15 @@ class Filter(Input):
 
 
 class RunTable(RowTable):
-    """A table of which one click chooses a row; the first one moves the bar in others."""
+    """A table of which one click chooses a row, or in the first column marks it; the first click moves the bar in
+    others."""
 
     def on_click(self, event: events.Click) -> None:
         if (row := event.style.meta.get("row", -1)) >= 0:
-            self.move_cursor(row=row, column=event.style.meta["column"])
+            self.move_cursor(row=row, column=(column := event.style.meta["column"]))
+            if column == 0:
+                event.prevent_default()
+                cast("RunSwitcher", self.screen).mark(row)
 
 
 class RunSwitcher(ModalScreen[list[RunPaths] | None]):
@@ -144,8 +148,8 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
     next to it; None on escape."""
 
     DEFAULT_CSS = """
-    RunSwitcher { align: center middle; background: $background 60%; }
-    RunSwitcher > Vertical { width: 120; max-width: 100%; height: 90%; border: round $foreground; padding: 0 1;
+    RunSwitcher { align: center top; background: $background 60%; }
+    RunSwitcher > Vertical { width: 120; max-width: 100%; height: 1fr; border: round $foreground; padding: 0 1;
                              border-title-style: bold; background: $background; }
     RunSwitcher Static { height: auto; color: $foreground 85%; }
     """
@@ -222,6 +226,11 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         """The runs of the row under the bar."""
         return next((row.roots for row in self._rows if self._at in row.roots), [])
 
+    def mark(self, row: int) -> None:
+        """Mark the runs of a row, or take their marks away."""
+        self._at = self._rows[row].roots[0]
+        self.action_mark()
+
     def action_mark(self) -> None:
         """Mark the runs of the row; take their marks away if all have one, or some and there is no room for the others;
         say so if a row without marks has no room."""
@@ -246,6 +255,8 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
             runs = [self._shown, *(marked or runs)]
         if len(set(runs)) > 1:
             self.dismiss([RunPaths(root) for root in runs])
+        else:
+            self.notify("this run is shown: go to another one, or mark several", markup=False)
 
     def action_group(self, grouped: bool) -> None:
         self.grouped = grouped
@@ -279,7 +290,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         count = f"{len(rows)} group{'' if len(rows) == 1 else 's'} of {count}" if self.grouped else count
         count = f"{len(self._rows)} of {count}" if query else count
         marked = f", {len(self._marked)} marked" if self._marked else ""
-        order = f"the best {self._sort} first" if self._sort else "the newest first"
+        order = f"the best {self._sort} first, unfinished runs last" if self._sort else "the newest first"
         title = self._runs.problem or f"{count}{marked}, {order}, in {self._runs.folder}"
         if self._refused in self._roots:
             title = f"no room for {len(self._roots)} more: {len(self._marked)} of at most {len(RUNS)} are marked"

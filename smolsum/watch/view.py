@@ -22,7 +22,7 @@ from smolsum.runs.state import run_state
 from smolsum.watch.completions import Completions
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.pages import PAGES, Overview, ViewPage
-from smolsum.watch.panes import header, message
+from smolsum.watch.panes import alerts, header, message
 from smolsum.watch.themes import DARK, LIGHT, ON_DARK, ON_LIGHT, TO_ASCII, WITHOUT_COLOUR
 from smolsum.watch.widgets import KeyLine, RowTable
 
@@ -153,6 +153,13 @@ class RunView(App[None]):
         if now is None or not self.is_running:
             return
         self._tick(now)
+        found = alerts(now, self.size.width).note
+        tab, label = (
+            self.screen_stack[0].query_one(TabbedContent).get_tab("alerts"),
+            f"alerts {found}".removesuffix(" 0"),
+        )
+        if str(tab.label) != label:
+            tab.label = label
         if page := self.page:
             page.show(now)
         if before is None or (before.asks, before.run_state.state) != (now.asks, now.run_state.state):
@@ -183,7 +190,7 @@ class RunView(App[None]):
             self.draw()
         elif time.monotonic() - self._ticked >= CLOCK_S:
             self.draw() if self.at == "compare" else self._tick(now)
-        if any(run.behind() for run in (self.watched, *self.others)):
+        if any(run.reading for run in (self.watched, *self.others)):
             self.call_later(self._poll)  # read a long run in portions, so that keys work in between
 
     def _follow(self) -> bool:
@@ -211,7 +218,9 @@ class RunView(App[None]):
         self._change(view=View())
 
     def _change(self, **choices: object) -> None:
-        self.options = replace(self.options, **choices)  # type: ignore[arg-type]
+        before, self.options = self.options, replace(self.options, **choices)  # type: ignore[arg-type]
+        if (before.view == View()) != (self.options.view == View()):
+            self.screen.refresh_bindings()
         self.draw()
 
     def say(self, text: str) -> None:
@@ -264,6 +273,11 @@ class RunView(App[None]):
     def action_open(self, page: str) -> None:
         self.query_one(TabbedContent).active = page
 
+    @property
+    def pages(self) -> list[str]:
+        """The pages that have a tab now."""
+        return [name for name in PAGES if name != "chart" and (name != "compare" or self.others)]
+
     def action_turn(self, by: int) -> None:
-        names = [name for name in PAGES if name != "chart" and (name != "compare" or self.others)]
+        names = self.pages
         self.action_open(names[(names.index(self.at) + by) % len(names)] if self.at in names else names[0])

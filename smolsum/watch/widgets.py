@@ -23,7 +23,6 @@ from smolsum.watch.model import Snapshot
 Draw = Callable[[Snapshot, int, int], PaneText]
 DrawText = Callable[[Snapshot, int], PaneText]
 MOST_LINES = 12
-"""Lines of a pane that is as high as what it says, at most."""
 CONTEXT = 2
 """Lines of a text above its first hit."""
 SCROLLBAR, MIN_WIDTH = 1, 20
@@ -52,6 +51,9 @@ class Pane(Static):
     def __init__(self, draw: Draw, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._draw = draw
+        self.drawn = PaneText("")
+        self.most = MOST_LINES
+        """lines of a pane that is as high as what it says, at most"""
 
     def show(self, snapshot: Snapshot) -> None:
         auto = self.styles.is_auto_height
@@ -59,7 +61,7 @@ class Pane(Static):
         width = size.width or (self.container_size.width - self.gutter.width)
         if width <= 0 or not (auto or size.height):
             return
-        drawn = self._draw(snapshot, width, MOST_LINES if auto else size.height)
+        drawn = self.drawn = self._draw(snapshot, width, self.most if auto else size.height)
         self.set_class(not drawn.news, "-quiet")
         label(self, drawn.title, drawn.note)
         self.update(Text("\n").join(drawn.lines))
@@ -249,6 +251,16 @@ class KeyLine(Footer):
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.recompose)
+
+
+class SearchLine(Input):
+    """A line for what is searched for, whose key the footer shows."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "submit", "find")]
+
+    def __init__(self, placeholder: str) -> None:
+        super().__init__(placeholder=placeholder, select_on_focus=True, compact=True)
+        self.display = False
 
 
 class InputDialog(ModalScreen[str | None]):

@@ -14,7 +14,7 @@ def test_settings_that_differ() -> None:
     """Each with its value in every run. What only one run has is there, except for a stage that others lack: the stages
     are compared instead, and settings of a stage between the runs that have it."""
     length, quality = {"steps": 10, "rewards": {"length": 1.0}}, {"steps": 5, "rewards": {"meteor": 0.5, "rouge": 1.0}}
-    longer = {**quality, "steps": 6}
+    quality["loss"], longer = "grpo", {**quality, "steps": 6, "loss": "dapo"}
     runs = [
         config(1, length=length),
         config(2, length=length, quality=quality),
@@ -23,9 +23,10 @@ def test_settings_that_differ() -> None:
     runs[0]["task"] = {"unit": "words", "even": True}
     assert differing([leaves(run) for run in runs]) == {
         "stages": ["length", "length > quality", "length > quality"],
+        "steps": ["10", "10 > 5", "10 > 6"],
         "rewarded for": ["length", "length > 0.5 meteor+rouge", "length > 0.5 meteor+rouge"],
         "train.seed": ["1", "2", "2"],
-        "stages.quality.steps": ["-", "5", "6"],
+        "stages.quality.loss": ["-", "grpo", "dapo"],
         "task.unit": ["words", "-", "-"],
         "task.even": ["true", "-", "-"],
     }

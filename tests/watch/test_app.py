@@ -92,7 +92,7 @@ def test_browser(tmp_path: Path) -> None:
         ("s j", "by length", "rollout 2"),
         ("n", "prompt 2/2"),
         ("p d", "changed since step 1"),
-        ("slash", "the number of a prompt (17)"),
+        ("slash", "the number of an example"),
         ("=landlord", "\nlandlord\n"),
         ("enter", "/landlord"),
         ("escape", Gone("/landlord")),
@@ -241,7 +241,7 @@ def test_no_page_turns_behind_a_dialog(tmp_path: Path) -> None:
         ("tab shift+tab tab escape", On("overview"), "not stopped"),
         ("r", "type to filter by name"),
         ("tab shift+tab tab escape", On("overview"), Gone("type to filter by name")),
-        ("slash", "the number of a prompt (17)"),
+        ("slash", "the number of an example"),
         ("tab shift+tab tab", On("completions")),
     )
 

@@ -346,14 +346,13 @@ def test_what_training_did_is_on_every_page(tmp_path: Path) -> None:
     for size in ((120, 40), (80, 24)):
         play(
             run.paths,
-            ("tab", lambda app: "validation 60: on target 4.5% → 75.0%" in screen(app).splitlines()[0]),
+            ("tab", lambda app: "test → val. 60: on target 4.5% → 75.0%" in screen(app).splitlines()[0]),
             size=size,
         )
-    assert any(
-        line.startswith("│validation 60:  on target 4.5%") for line in plain_page(run, (), ViewOptions(), (80, 24))
-    )
+    page = plain_page(run, (), ViewOptions(), (80, 24))
+    assert any(line.startswith("│test → val. 60:  on target 4.5%") for line in page)
     found = snapshot(tmp_path / "running")
-    assert "validation 60: on target 4.5% → 75.0%" in header(found, 120)[0].plain
+    assert "test → val. 60: on target 4.5% → 75.0%" in header(found, 120)[0].plain
     summary = found.run.paths.stage_evaluation("length") / "summary.json"
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"step": 60}))
     assert "after length: on target 4.5% → 54.5%" in head(found.run.paths)
@@ -364,11 +363,13 @@ def test_what_training_did_is_on_every_page(tmp_path: Path) -> None:
     assert "at the start: on target 4.5%  " in head(found.run.paths)
 
 
-def test_an_evaluation_is_counted_in_the_header(tmp_path: Path) -> None:
+def test_what_training_did_stays_while_it_is_measured_anew(tmp_path: Path) -> None:
+    """The count is in the last line but one."""
     found = snapshot(tmp_path)
     status(found.run.paths.root, "running", 60, 80, phase="evaluating", stage="length", completions=200, done=50)
     found.run.poll(5)
-    assert "step 60/80  evaluating 50/200" in header(found, 80)[0].plain
+    assert "on target 4.5% → 75.0%" in header(found, 120)[0].plain
+    assert "evaluating on the test split: length, 50 of 200 completions" in message(found, 120).plain
 
 
 def test_a_stage_of_another_run_names_it(tmp_path: Path) -> None:

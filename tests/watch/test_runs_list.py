@@ -149,12 +149,15 @@ def test_filter_and_show(tmp_path: Path) -> None:
 
 
 def test_mouse_marks_and_escape(tmp_path: Path) -> None:
-    """A click shows a run; space marks several, which tab compares; escape changes nothing; enter shows one alone."""
+    """A click shows a run, or left of its name marks it; space marks several, which tab compares; escape changes
+    nothing; enter shows one alone."""
     first, waiting, killed = several(tmp_path)
     play(
         killed,
         ("r", "3 runs, the newest first", "3d00h"),
-        (Click(0, 0, " first "), " first  ✓ FINISHED"),
+        (Click(-1, 0, " first "), "1 marked", "A  first"),
+        (Click(-1, 0, " first "), Gone("1 marked")),
+        (Click(1, 0, " first "), " first  ✓ FINISHED"),
         ("r down escape", " first  ✓ FINISHED"),
         ("r", "3 runs, the newest first", "3d00h"),
         ("pageup down space up space", "2 marked", "A  waiting", "B  killed"),
