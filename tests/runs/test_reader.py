@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.watching import make_run
 
 from smolsum.files import replace
-from smolsum.runs.reader import Document, Tail
+from smolsum.runs.reader import Document, Tail, read_run
 from smolsum.runs.records import Status
 from smolsum.runs.series import MOST_POINTS, Point, Series, smoothed
 
@@ -31,6 +32,20 @@ def test_only_new_lines(tmp_path: Path) -> None:
     assert tail.more()
     assert tail.restarts == 1
     assert list(tail.read()) == [{"a": 1}]
+
+
+def test_what_comes_after_a_look_is_for_the_next(tmp_path: Path) -> None:
+    """A run at work writes all the time: what a page shows is whole once all was read that there was at the last
+    look."""
+    paths = make_run(tmp_path)
+    run = read_run(paths)
+    with paths.metrics.open("a") as file:
+        file.write('{"step": 61, "stage": "quality", "reward": 0.5}\n')
+    assert (run.reading, run.step) == (False, 60)
+    assert run.behind()
+    assert run.reading
+    run.poll()
+    assert (run.reading, run.step) == (False, 61)
 
 
 def test_document(tmp_path: Path) -> None:

@@ -212,6 +212,17 @@ def test_help_and_palette(tmp_path: Path) -> None:
     )
 
 
+def test_the_palette_has_every_page(tmp_path: Path) -> None:
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        found = {command.title: command for command in app.get_system_commands(app.screen)}
+        assert [title for title in found if title.startswith("page ")][:2] == ["page overview", "page charts"]
+        assert found["first step"].help == "key: {"
+        found["page results"].callback()
+        await until(pilot, lambda: app.at == "results")
+
+    drive(WatchApp(Run(make_run(tmp_path))), script)
+
+
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 def test_keys_of_every_page(tmp_path: Path, size: tuple[int, int]) -> None:
     """Whatever page, the last line tells how to pause, stop and leave a run that goes on, and how to turn the page; it

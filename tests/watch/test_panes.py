@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.views import Looks, On, play
+from support.views import Looks, On, alive, play
 from support.watching import BEGAN, append, evaluate, golden, make_run, row, screen, stamp, status
 
 from smolsum.linechart.scale import number
@@ -396,3 +396,18 @@ def test_arrows_in_ascii(tmp_path: Path) -> None:
         ("1", "left right cursor", lambda app: screen(app).isascii()),
         options=ViewOptions(ascii=True),
     )
+
+
+def test_parts_of_a_step_that_overlap_say_so(tmp_path: Path) -> None:
+    """With workers, weights go out while the update runs: the parts are more than the whole."""
+    assert "parts overlap" not in text(snapshot(tmp_path / "one"), "times")
+    found = snapshot(tmp_path / "two", **{"perf/weight_sync_s": 1.5})
+    assert "parts overlap: what workers do goes on beside the update" in text(found, "times", 80)
+
+
+def test_alerts_leave_room_for_workers(tmp_path: Path) -> None:
+    """On the first page, by leaving their advice out."""
+    figures = {f"workers/mini-{n}/{key}": 1.0 for n in (2, 3) for key in ("tok_s", "lag")}
+    paths = alive(tmp_path, **figures)
+    told(Snapshot(read_run(paths)), time=stamp(1), kind="worker_down", worker="mini-2", message="refused")
+    play(paths, ("", "mini-2 has been down since", "╭─ workers", "mini-3   ok"))

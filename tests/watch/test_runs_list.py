@@ -165,7 +165,7 @@ def test_mouse_marks_and_escape(tmp_path: Path) -> None:
         ("r", "2 marked", "A  waiting"),  # still
         ("escape", lambda app: [run.paths for run in (app.watched, *app.others)] == [waiting, killed]),
         ("r", "2 marked"),
-        ("enter", " waiting  ‖ PAUSED", lambda app: app.others == ()),  # one run alone ends the comparison
+        ("enter", " waiting  ‖ PAUSED", On("overview"), lambda app: app.others == ()),  # one run alone
         size=(80, 24),
     )
     assert not (first.control / "stop").exists()
