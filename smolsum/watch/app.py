@@ -358,14 +358,13 @@ class WatchApp(RunView):
         return grid.left if grid and grid.alive else ()
 
     def _chosen(self, runs: list[RunPaths] | None) -> None:
-        before = self.at  # the page of compared runs is gone once one is shown
         if runs:
+            if len(runs) == 1 and self.at == "compare":  # which is gone then
+                self.action_open("overview")
             self.show_runs(runs)
             self._following = runs == [self._grid.under_way()]
             if len(runs) > 1:
                 self.action_open("compare")
-            elif before == "compare":
-                self.action_open("overview")
 
     def action_request(self, request: Request) -> None:
         self._request(request)
