@@ -295,10 +295,14 @@ class LoraConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How an update is computed. These settings do not change what is learnt."""
+    """How an update is computed. Only rounding depends on these settings."""
 
     shared_prefix: bool = True
     """Whether a prompt is computed once for all its completions, where the model allows it."""
+    matmul_precision: Literal["highest", "medium"] = "highest"
+    """Products with float32 weights in an update: all in float32 (`highest`), or, on a Linux CPU that multiplies
+    bfloat16, with factors rounded to bfloat16 and sums in float32 (`medium`, up to twice as fast). Weights, gradients
+    and sampling stay in float32. The names are those of torch.set_float32_matmul_precision."""
     memory_budget_gb: fields.NonNegative = 0.0
     """Memory of the whole process in GB, or on a GPU of its arrays; 0: what this machine has."""
 

@@ -39,6 +39,8 @@ class Chunking:
     """Whether layers keep only their inputs, and compute the rest again in backward."""
     shared_prefix: bool = True
     """Whether the prompt goes through the model once for the group, and not once for each rollout."""
+    bfloat16: bool = False
+    """Whether products in C round their factors to bfloat16."""
 
 
 WHOLE = Chunking()
@@ -68,7 +70,7 @@ def sum_over_groups(
         )
 
     if updates_in_c(model, chunking):
-        return _sum_in_c(model, groups, losses, temperature, join)
+        return _sum_in_c(model, groups, losses, temperature, join, chunking.bfloat16)
     total: Any = None
     spread = map_with_streams if chunking.rows is None else map_one_by_one
     for (value, metrics), gradient in spread(one, range(len(groups))):
@@ -87,9 +89,10 @@ def _sum_in_c(
     losses: Sequence[GroupLoss],
     temperature: float,
     join: Callable[[Metrics, Metrics], Metrics],
+    bfloat16: bool,
 ) -> tuple[tuple[mx.array, Metrics], Any]:
     work, found = GradientSum(model), list[tuple[mx.array, Metrics]]()
-    for batch in work.batches(groups, temperature):
+    for batch in work.batches(groups, temperature, bfloat16=bfloat16):
         by_logp = []
         for group, scored in zip(batch.groups, batch.scored(), strict=True):
             given = scored.entropy_GT, logprobs.padded(group.completions_ids)[1], slice(None)
@@ -119,7 +122,7 @@ def logprobs_of_groups(
     """Return the log-probs (G, T) float32 of each group's tokens, without gradient; as `group_logprobs`, but in C where
     the library has the model, and on several streams elsewhere."""
     if fits_c(chunking) and can_run(model):
-        return [scored.logp_GT for scored in score_groups(model, groups, temperature)]
+        return [scored.logp_GT for scored in score_groups(model, groups, temperature, bfloat16=chunking.bfloat16)]
 
     def one(group: TokenGroup) -> mx.array:
         return logprobs.group_logprobs(

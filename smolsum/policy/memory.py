@@ -284,7 +284,10 @@ def _of_sampling(shape: ModelShape, config: Config, lengths: MaxLengths) -> floa
 
 def ways(shape: ModelShape, config: Config) -> Iterator[Chunking]:
     """Yield all chunkings, from the fastest to the one that needs the least memory."""
-    whole = replace(WHOLE, shared_prefix=config.engine.shared_prefix and shape.shares)
+    engine = config.engine
+    whole = replace(
+        WHOLE, shared_prefix=engine.shared_prefix and shape.shares, bfloat16=engine.matmul_precision == "medium"
+    )
     group = config.grpo.update_rollouts or config.sampling.rollouts
     sizes = [rows for rows in (group, group // 2, group // 4, 1) if rows]
     yield whole

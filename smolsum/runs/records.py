@@ -93,6 +93,7 @@ class ChunkingInfo(Record, frozen=True):
     logits: Count | None = None
     checkpointing: bool = False
     shared_prefix: bool = True
+    bfloat16: bool = False
 
 
 class MemoryInfo(Record, frozen=True):

@@ -16,8 +16,9 @@ import msgspec
 from smolsum.config.sections import Config
 from smolsum.errors import MachineError, SmolsumError
 from smolsum.policy import distributed
+from smolsum.policy.cpu.gradient import why_no_bfloat16
 from smolsum.policy.device_memory import GB, VARIABLE, MemoryLimit, on_cpu, outside_arrays, set_limit, tightest_limit
-from smolsum.policy.group_gradient import Chunking
+from smolsum.policy.group_gradient import Chunking, fits_c
 from smolsum.policy.load import Policy
 from smolsum.policy.memory import MaxLengths, ModelShape, estimate, shape_of, ways
 from smolsum.rollout.worker_client import reserved_here
@@ -107,7 +108,8 @@ def plan_memory(
 
     `begun` is run.json of a resumed run, whose chunks are taken again. `load` returns the policy of other settings,
     without reading weights. Where several ranks train together, all take the fastest chunks that fit on every rank.
-    Raises MachineError, with the smallest changes that would fit, where none do.
+    Raises MachineError, with the smallest changes that would fit, where none do, and where products cannot have the
+    precision that is set.
     """
     shape = shape_of(policy.model)
     lengths = MaxLengths(max(len(prompt.token_ids) for prompt in prompts), config.sampling.max_new_tokens)
@@ -128,7 +130,23 @@ def plan_memory(
         refusal = _no_longer_fits(replace(plans[0], limit=here))
     elif not fitting:
         refusal = _nothing_fits(min(plans, key=lambda plan: plan.peak), here, config, lengths, load)
-    return plans[_agreed(fitting, refusal)]
+    plan = plans[_agreed(fitting, refusal)]
+    _check_precision(plan.chunking, shape)
+    return plan
+
+
+def _check_precision(chunking: Chunking, shape: ModelShape) -> None:
+    if not chunking.bfloat16:
+        return
+    reason = why_no_bfloat16()
+    if not shape.in_c:
+        reason = reason or "the library in C does not compute updates of this model (float32 weights on a CPU)"
+    elif not fits_c(chunking):
+        reason = reason or "MLX computes these updates, as they share no prompt or come in parts (--dry-run says which)"
+    if reason:
+        raise MachineError(
+            f"engine.matmul_precision = medium: {reason}", hint="leave it out: products are in float32 then"
+        )
 
 
 def _agreed(fitting: Sequence[int], refusal: MachineError | None) -> int:

@@ -1,4 +1,4 @@
-/* The BLAS to which few_rows.c passes on what it does not multiply itself. */
+/* Products: the BLAS, and what the products of an update go to (products.c). */
 
 #ifndef SMOLSUM_BLAS_H
 #define SMOLSUM_BLAS_H
@@ -6,6 +6,9 @@
 enum { ROW_MAJOR = 101, AS_IS = 111, TRANSPOSED = 112 }; /* CBLAS */
 
 typedef void sgemm(int, int, int, int, int, int, float, const float *, int, const float *, int, float, float *, int);
-extern sgemm *smolsum_sgemm __attribute__((visibility("hidden"))); /* another copy of the library has its own */
+/* another copy of the library has its own */
+extern sgemm *smolsum_sgemm __attribute__((visibility("hidden")));
+extern sgemm *smolsum_product __attribute__((visibility("hidden")));
+void products_in_bfloat16(int wanted);
 
 #endif

@@ -1,7 +1,7 @@
 /* cblas_sgemm for the products that sampling makes: few rows x times a matrix of weights, y = alpha x W^T + beta y.
 
    The rows are packed (rows.h); each weight is then read once and multiplied by all rows. All other products go to the
-   library given to few_rows_forward. */
+   BLAS (products.c). */
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +11,8 @@
 
 enum { LEAST_WORK = 1 << 14, SHARED = 1 << 22, COLUMNS = 4 * WEIGHTS };      /* from where a call, and threads, pay */
 
-sgemm *smolsum_sgemm;
 static int threads = 1;
 
-void few_rows_forward(sgemm *library) { smolsum_sgemm = library; }
 void few_rows_threads(int count) { threads = count; }
 
 typedef struct {

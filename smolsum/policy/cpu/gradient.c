@@ -420,6 +420,7 @@ void gradient_run(const model *m, const model *d, const batch *b, float *at, int
   space s;
   int64_t next = 0;
   lay_out(m, b, threads, backward_follows, at, &s, layers);
+  products_in_bfloat16(b->bfloat16 != 0);
 #pragma omp parallel num_threads(threads)
   {
     worker w = {.m = m, .d = d, .b = b, .s = &s, .me = 0, .threads = 1, .next = &next};

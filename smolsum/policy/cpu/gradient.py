@@ -58,6 +58,7 @@ class _Batch(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("logprobs", "entropies", "weights")),
         ("temperature", ctypes.c_float),
         ("chunk", ctypes.c_int64),
+        ("bfloat16", ctypes.c_int64),
     )
 
 
@@ -67,9 +68,21 @@ def can_differentiate(model: nn.Module) -> bool:
     return weights_to_train(model) is not None and can_run(model)
 
 
-def score_groups(model: nn.Module, groups: Sequence[TokenGroup], temperature: float) -> Iterator[Scored]:
-    """Yield the log-probs and entropies of each group, without gradient."""
-    for batch in _batches(model, groups, temperature, backward=False):
+def why_no_bfloat16() -> str:
+    """Return why products cannot round their factors to bfloat16 here, empty where they can."""
+    library = native.library()
+    if library is None:
+        return f"the library in C is not in use{f': {native.reason()}' if native.reason() else ''}"
+    return "" if library.products_have_bfloat16() else "this processor has no products of bfloat16 (AVX-512 BF16)"
+
+
+def score_groups(
+    model: nn.Module, groups: Sequence[TokenGroup], temperature: float, *, bfloat16: bool = False
+) -> Iterator[Scored]:
+    """Yield the log-probs and entropies of each group, without gradient. `bfloat16` rounds the factors of products with
+    weights, where nothing speaks against it
+    (`why_no_bfloat16`)."""
+    for batch in _batches(model, groups, temperature, bfloat16=bfloat16, backward=False):
         yield from batch.scored()
 
 
@@ -89,33 +102,40 @@ class GradientSum:
         """The sum, like `model.trainable_parameters()`."""
         return gradient_of_trained(self.model, self._sum)
 
-    def batches(self, groups: Sequence[TokenGroup], temperature: float) -> Iterator[_Pass]:
-        """Yield the groups in order, some at a time, with their log-probs."""
-        yield from _batches(self._plain, groups, temperature, backward=True)
+    def batches(self, groups: Sequence[TokenGroup], temperature: float, *, bfloat16: bool = False) -> Iterator[_Pass]:
+        """Yield the groups in order, some at a time, with their log-probs. `bfloat16` as in `score_groups`, for the
+        gradient too."""
+        yield from _batches(self._plain, groups, temperature, bfloat16=bfloat16, backward=True)
 
     def add(self, batch: _Pass, by_logp: Sequence[mx.array]) -> None:
         """Add the gradient of sum(by_logp * logp), where `by_logp` has (G, T) for each group of the batch."""
         batch.backward(NativeModel(self._plain, 1, self._sum), by_logp)
 
 
-def _batches(model: nn.Module, groups: Sequence[TokenGroup], temperature: float, *, backward: bool) -> Iterator[_Pass]:
+def _batches(
+    model: nn.Module, groups: Sequence[TokenGroup], temperature: float, *, bfloat16: bool, backward: bool
+) -> Iterator[_Pass]:
     positions = max(len(g.prompt_ids) + max(map(len, g.completions_ids)) for g in groups)
     weights, waiting, held = NativeModel(model, positions), list[TokenGroup](), 0
+
+    def of(groups: Sequence[TokenGroup]) -> _Pass:
+        return _Pass(weights, groups, temperature, bfloat16=bfloat16, backward=backward)
+
     for group in groups:
-        values = _Pass(weights, [group], temperature, backward=backward).values
+        values = of([group]).values
         if waiting and held + values > PASS_VALUES:
-            yield _Pass(weights, waiting, temperature, backward=backward).forward()
+            yield of(waiting).forward()
             waiting, held = [], 0
         waiting.append(group)
         held += values
-    yield _Pass(weights, waiting, temperature, backward=backward).forward()
+    yield of(waiting).forward()
 
 
 class _Pass:
     """Some groups on their way through the model, and what backward needs of it."""
 
     def __init__(
-        self, weights: NativeModel, groups: Sequence[TokenGroup], temperature: float, *, backward: bool
+        self, weights: NativeModel, groups: Sequence[TokenGroup], temperature: float, *, bfloat16: bool, backward: bool
     ) -> None:
         library = native.library()
         assert library is not None
@@ -145,6 +165,7 @@ class _Pass:
             rows=rows,
             scored=scored,
             temperature=temperature,
+            bfloat16=bfloat16,
             chunk=scored if whole else min(scored, max(1, CHUNK_LOGITS // vocabulary)),
             **{name: array.ctypes.data for name, array in self._arrays.items()},
         )

@@ -19,7 +19,8 @@ typedef struct {
   float *logprobs, *entropies;                 /* [row] */
   const float *weights;                        /* [row] the gradient of the loss by the log-prob */
   float temperature;
-  int64_t chunk; /* scored rows whose logits are in memory together */
+  int64_t chunk;    /* scored rows whose logits are in memory together */
+  int64_t bfloat16; /* whether products with weights round their factors */
 } batch;
 
 /* The rows of a task's scores: first those of the prompt, then those of the completion itself. */

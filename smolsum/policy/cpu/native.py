@@ -41,7 +41,7 @@ def load(blas: ctypes.CDLL) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         _reason = str(error)
     else:
-        _library.few_rows_forward(ctypes.cast(sgemm, ctypes.c_void_p))
+        _library.products_forward(ctypes.cast(sgemm, ctypes.c_void_p))
         _library.few_rows_threads(threads())
 
 

@@ -30,5 +30,5 @@ def older_library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         patch.setattr(native, "PARALLEL", "-fno-openmp")
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("older")))
         library = ctypes.CDLL(str(native.compiled()))
-    library.few_rows_forward(ctypes.cast(ctypes.CDLL(None).cblas_sgemm, ctypes.c_void_p))  # the BLAS in use
+    library.products_forward(ctypes.cast(ctypes.CDLL(None).cblas_sgemm, ctypes.c_void_p))  # the BLAS in use
     return library

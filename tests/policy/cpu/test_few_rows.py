@@ -84,7 +84,7 @@ def test_other_products_are_passed_on(library: ctypes.CDLL) -> None:
         ctypes.c_float, ctypes.c_void_p, ctypes.c_int,
     )  # fmt: skip
     note = kind(lambda *given: calls.append(given[:7]))
-    library.few_rows_forward(note)
+    library.products_forward(note)
     for rows, width, depth in ((65, 100, 100), (2, 10, 10)):
         product(library, drawn(rows, depth), drawn(width, depth))
         assert calls.pop() == (ROW_MAJOR, AS_IS, TRANSPOSED, rows, width, depth, 1.0)

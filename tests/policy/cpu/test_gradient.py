@@ -20,7 +20,7 @@ from support.models import (
 
 from smolsum.policy.cpu import decode, gradient, native
 from smolsum.policy.cpu.gradient import TokenGroup, can_differentiate
-from smolsum.policy.group_gradient import logprobs_of_groups, sum_over_groups
+from smolsum.policy.group_gradient import WHOLE, Chunking, logprobs_of_groups, sum_over_groups
 from smolsum.policy.logprobs import group_logprobs
 
 # isort: split
@@ -106,6 +106,31 @@ def test_passes_chunks_and_threads_change_only_rounding(name: str, monkeypatch: 
         assert_trees_close(tree, whole, relative=1e-5)
         assert again == one
         assert_same_arrays(tree, twice)
+
+
+@pytest.mark.skipif(bool(gradient.why_no_bfloat16()), reason=gradient.why_no_bfloat16())
+@pytest.mark.parametrize("name", ["qwen3", "lfm2"])
+def test_factors_in_bfloat16_differ_by_their_rounding_alone(name: str) -> None:
+    """Log-probs within a few hundredths on average, a gradient of nearly the same direction and length, both the same
+    to the bit when repeated; products in float32 are as before afterwards."""
+    model, groups = build_for_c(name), [group(150, [140, 90, 120], 3), group(90, [100, 140], 4)]
+    whole = Chunking(bfloat16=True)
+    exact, near, again = (
+        logprobs_of_groups(model, groups, temperature=TEMPERATURE, chunking=one) for one in (WHOLE, whole, whole)
+    )
+    for one, rounded, twice in zip(exact, near, again, strict=True):
+        differences = np.abs(np.array(one) - np.array(rounded))
+        assert 0 < differences.mean() < 0.05
+        assert differences.max() < 0.5
+        assert (np.array(rounded) == np.array(twice)).all()
+    trees = [
+        sum_over_groups(model, groups, [weighted(p) for p in (0, 1)], temperature=TEMPERATURE, chunking=one)[1]
+        for one in (WHOLE, whole, WHOLE)
+    ]
+    flat = [np.concatenate([np.array(array).ravel() for _, array in tree_flatten(tree)]) for tree in trees]
+    assert np.linalg.norm(flat[1] - flat[0]) < 0.03 * np.linalg.norm(flat[0])
+    assert (flat[2] == flat[0]).all()
+    assert not (flat[1] == flat[0]).all()
 
 
 @given(
