@@ -9,10 +9,11 @@ from typing import Any
 from smolsum.files import finite
 from smolsum.linechart.braille import Ends
 from smolsum.linechart.zoom import View
-from smolsum.runs.alerts import find_alerts
+from smolsum.runs.alerts import Alert, find_alerts
 from smolsum.runs.grid_follower import GridView, grid_of
 from smolsum.runs.reader import Run
-from smolsum.runs.state import RunState, pace, run_state
+from smolsum.runs.samples import clean
+from smolsum.runs.state import TROUBLE, RunState, pace, run_state
 
 SCHEMA_VERSION = 1
 MAX_EVENTS = 10
@@ -56,6 +57,13 @@ class Snapshot:
     @cached_property
     def run_state(self) -> RunState:
         return run_state(self.run, self.now)
+
+    @cached_property
+    def alerts(self) -> list[Alert]:
+        """Why the run failed, if it did, then what its metrics warn of."""
+        state = self.run_state
+        failed = [Alert("trouble", clean(state.detail), clean(state.hint))] if state.state in TROUBLE else []
+        return failed + find_alerts(self.run)
 
     @property
     def runs(self) -> tuple[Run, ...]:

@@ -18,7 +18,7 @@ from smolsum.config.presets import leaves
 from smolsum.console import duration
 from smolsum.errors import UsageError
 from smolsum.linechart.scale import number
-from smolsum.runs.alerts import Alert, find_alerts
+from smolsum.runs.alerts import Alert
 from smolsum.runs.reader import Run
 from smolsum.runs.records import NOTES, Status
 from smolsum.runs.samples import clean
@@ -97,7 +97,7 @@ def header(snapshot: Snapshot, width: int) -> list[Text]:
     found = [
         duration(took.elapsed_s) if took.elapsed_s is not None else "",
         f"eta {duration(took.eta_s)}" if took.eta_s is not None and not reading else "",
-        "" if snapshot.others else " ".join(gained(run)),
+        "" if snapshot.others or not (trained := gained(run)) else trained.text,
         f"on {clean(run.status.host)}" if run.status.host else "",
         load_of(run),
     ]
@@ -187,9 +187,7 @@ def _progress(snapshot: Snapshot, width: int) -> Text:
 
 def alerts(snapshot: Snapshot, width: int, height: int | None = None) -> PaneText:
     """Return the alerts as sentences, with advice where there is room; first why a run failed."""
-    state = snapshot.run_state
-    found = [Alert("trouble", clean(state.detail), clean(state.hint))] if state.state in TROUBLE else []
-    found += find_alerts(snapshot.run)
+    found, state = snapshot.alerts, snapshot.run_state
     if not found:
         nothing = (
             "nothing unusual" if snapshot.run.row else "nothing to judge yet" if state.hopeful else "nothing to judge"
@@ -403,8 +401,8 @@ def sparklines(snapshot: Snapshot, width: int, height: int) -> PaneText:
     several runs."""
     head = [_head(snapshot, width)] if snapshot.others or height > len(CHARTS) else []
     lines = [sparkline(snapshot, width, spec) for spec in CHARTS[: max(height - len(head), 0)]]
-    tests = [] if snapshot.others else gained(snapshot.run)
-    lines += [Text(f"{'' if 'val' in tests[0] else 'test split '}{'  '.join(tests)}")] if tests else []
+    if not snapshot.others and (trained := gained(snapshot.run)):
+        lines.append(Text(trained.text if trained.validated else f"test split {trained.text}"))
     levels = [name for spec in CHARTS for name in [*spec.levels(snapshot.run)][:1] if name.startswith("target")]
     note, title = "  ".join([*levels, "1-9 enlarges"]), f"charts, reward: {rewarded(snapshot.run.weights())}"
     if snapshot.others or not snapshot.run.weights() or len(title) + len(note) + 6 > width:

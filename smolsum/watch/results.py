@@ -2,6 +2,7 @@
 state of each, the settings that differ, and the results next to each other."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from rich.text import Text
 
@@ -82,20 +83,31 @@ def _shown(value: float | None, form: str) -> str:
     return number(value) if value is None or not form else format(value, form)
 
 
-def gained(run: Run) -> list[str]:
-    """Return when the model was last measured, then the constraint and the quality at the start and then:
-    `after length:`, `on target 4.5% → 96.0%`. That is the newest evaluation of the test split, or a validation after it
-    (`test → val. 210:`). Empty before the first evaluation, and for runs whose task did not say what they
-    are."""
+class Gained(NamedTuple):
+    """What training did so far."""
+
+    text: str
+    """when it was last measured, then the constraint and the quality at the start and then:
+    `after length: on target 4.5% → 96.0%`"""
+    validated: bool
+    """whether that was a validation, which came after the last evaluation of the test split (`test → val. 210: ...`)"""
+
+
+def gained(run: Run) -> Gained | None:
+    """Return what training did so far; None before the first evaluation, and for runs whose task did not say what its
+    constraint and its quality are."""
     label, newest = run.newest_result
     part = _sampled_start(run)
     start = run.results["start"].metrics if "start" in run.results and not part else {}
     when = f"at the start{part and f' ({part})'}" if label == "start" else f"after {clean(label)}"
     now: Mapping[str, float | None] = newest.metrics
-    validated = {one.name: run.last(f"validation/{one.name}") for one in newest.measures if one.role}
-    steps = [run.series[f"validation/{name}"].last_step or 0 for name, value in validated.items() if value is not None]
-    if (step := max(steps, default=0)) > (newest.step or 0):
-        label, now = "", validated
+    validations = {one.name: run.last(f"validation/{one.name}") for one in newest.measures if one.role}
+    steps = [
+        run.series[f"validation/{name}"].last_step or 0 for name, value in validations.items() if value is not None
+    ]
+    validated = (step := max(steps, default=0)) > (newest.step or 0)
+    if validated:
+        label, now = "", validations
         when = f"{'test → val.' if start else 'validation'} {step}"
     found = []
     for one in newest.measures:
@@ -103,7 +115,7 @@ def gained(run: Run) -> list[str]:
         if one.role and last is not None:
             ends = [format(value, one.form) for value in (first, last) if value is not None]
             found.append(f"{clean(one.title)} {' → '.join(ends[:1] if label == 'start' else ends)}")
-    return [f"{when}:", *found] if found else []
+    return Gained(" ".join([f"{when}:", *found]), validated) if found else None
 
 
 def _sampled_start(run: Run) -> str:

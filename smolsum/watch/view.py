@@ -22,7 +22,7 @@ from smolsum.runs.state import run_state
 from smolsum.watch.completions import Completions
 from smolsum.watch.model import Snapshot, ViewOptions
 from smolsum.watch.pages import PAGES, Overview, ViewPage
-from smolsum.watch.panes import alerts, header, message
+from smolsum.watch.panes import header, message
 from smolsum.watch.themes import DARK, LIGHT, ON_DARK, ON_LIGHT, TO_ASCII, WITHOUT_COLOUR
 from smolsum.watch.widgets import KeyLine, RowTable
 
@@ -153,11 +153,8 @@ class RunView(App[None]):
         if now is None or not self.is_running:
             return
         self._tick(now)
-        found = alerts(now, self.size.width).note
-        tab, label = (
-            self.screen_stack[0].query_one(TabbedContent).get_tab("alerts"),
-            f"alerts {found}".removesuffix(" 0"),
-        )
+        tab = self.screen_stack[0].query_one(TabbedContent).get_tab("alerts")
+        label = f"alerts {len(now.alerts) or ''}".rstrip()
         if str(tab.label) != label:
             tab.label = label
         if page := self.page:

@@ -350,7 +350,7 @@ def test_what_training_did_is_on_every_page(tmp_path: Path) -> None:
             size=size,
         )
     page = plain_page(run, (), ViewOptions(), (80, 24))
-    assert any(line.startswith("│test → val. 60:  on target 4.5%") for line in page)
+    assert any(line.startswith("│test → val. 60: on target 4.5%") for line in page)
     found = snapshot(tmp_path / "running")
     assert "test → val. 60: on target 4.5% → 75.0%" in header(found, 120)[0].plain
     summary = found.run.paths.stage_evaluation("length") / "summary.json"
