@@ -16,20 +16,20 @@
 static void product(int64_t rows, int64_t out, int64_t in, const float *x, int64_t ldx, const float *w, float beta,
                     float *y, int64_t ldy) {
   if (rows && out)
-    smolsum_product(ROW_MAJOR, AS_IS, TRANSPOSED, (int)rows, (int)out, (int)in, 1, x, (int)ldx, w, (int)in, beta, y, (int)ldy);
+    smolsum_by_weights(ROW_MAJOR, AS_IS, TRANSPOSED, (int)rows, (int)out, (int)in, 1, x, (int)ldx, w, (int)in, beta, y, (int)ldy);
 }
 
 /* dx = dy W + beta dx */
 static void product_back(int64_t rows, int64_t out, int64_t in, const float *dy, int64_t ldy, const float *w, float beta,
                          float *dx, int64_t ldx) {
-  if (rows) smolsum_product(ROW_MAJOR, AS_IS, AS_IS, (int)rows, (int)in, (int)out, 1, dy, (int)ldy, w, (int)in, beta, dx, (int)ldx);
+  if (rows) smolsum_by_weights(ROW_MAJOR, AS_IS, AS_IS, (int)rows, (int)in, (int)out, 1, dy, (int)ldy, w, (int)in, beta, dx, (int)ldx);
 }
 
 /* dW += dy^T x */
 static void weight_back(int64_t rows, int64_t out, int64_t in, const float *dy, int64_t ldy, const float *x, int64_t ldx,
                         float *dw) {
   if (rows && out)
-    smolsum_product(ROW_MAJOR, TRANSPOSED, AS_IS, (int)out, (int)in, (int)rows, 1, dy, (int)ldy, x, (int)ldx, 1, dw, (int)in);
+    smolsum_by_rows(ROW_MAJOR, TRANSPOSED, AS_IS, (int)out, (int)in, (int)rows, 1, dy, (int)ldy, x, (int)ldx, 1, dw, (int)in);
 }
 
 /* ---- sums ---- */

@@ -10,7 +10,7 @@
 
 #include "blas.h"
 
-sgemm *smolsum_sgemm, *smolsum_product;
+sgemm *smolsum_sgemm, *smolsum_by_weights, *smolsum_by_rows;
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
 #include <immintrin.h>
@@ -22,35 +22,53 @@ enum { LEAST_ROWS = 16, LEAST_WORK = 1 << 18 };
 static __mmask16 first(long lanes) { return lanes >= LANES ? 0xffff : lanes > 0 ? (__mmask16)((1 << lanes) - 1) : 0; }
 static long least(long a, long b) { return a < b ? a : b; }
 
+/* Values to bfloat16 in the lower half of each lane: to the nearest for what passes through the model; weights up or down
+   by chance, with a draw that their own bits make, so that the mean over many is their mean. A step changes a weight by
+   less than the distance of two values: to the nearest, most would be those of the steps before, and the log-probs those
+   of an older policy. */
+static __m512i rounded(__m512 values, int weights) {
+  if (!weights) return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(values));
+  __m512i bits = (__m512i)values, infinite = _mm512_set1_epi32(0x7f800000);
+  __m512i draw = _mm512_srli_epi32(_mm512_mullo_epi32(bits, _mm512_set1_epi32((int)0x9e3779b1)), 16);
+  __mmask16 finite = _mm512_cmpneq_epi32_mask(_mm512_and_si512(bits, infinite), infinite);
+  return _mm512_srli_epi32(_mm512_mask_add_epi32(bits, finite, bits, draw), 16);
+}
+
+/* The values of k and k + 1 as words. */
+static __m512i pairs_of(__m512 even, __m512 odd, int weights) {
+  if (!weights) return _mm512_or_si512(rounded(even, 0), _mm512_slli_epi32(rounded(odd, 0), 16));
+  return _mm512_or_si512(rounded(even, 1), _mm512_slli_epi32(rounded(odd, 1), 16));
+}
+
 /* One panel of `width` lines, of which `count` exist; the others and an odd last value are 0. Values of a line follow one
    another, or those of one k do, `ld` apart from the next. */
-static void pack_panel(int lines_follow, long width, long count, long K, const float *from, long ld, uint32_t *to) {
-  static const uint16_t order[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
-                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+static void pack_panel(int weights, int lines_follow, long width, long count, long K, const float *from, long ld,
+                       uint32_t *to) {
+  static const int32_t evens[16] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+  __m512i even_lanes = _mm512_loadu_si512(evens), odd_lanes = _mm512_add_epi32(even_lanes, _mm512_set1_epi32(1));
   if (lines_follow) {
     for (long k = 0; k < K; k += 2)
       for (long n = 0; n < width; n += LANES) {
         __m512 even = _mm512_maskz_loadu_ps(first(count - n), from + k * ld + n);
         __m512 odd = k + 1 < K ? _mm512_maskz_loadu_ps(first(count - n), from + (k + 1) * ld + n) : _mm512_setzero_ps();
-        __m512i both = _mm512_permutexvar_epi16(_mm512_loadu_si512(order), (__m512i)_mm512_cvtne2ps_pbh(odd, even));
-        _mm512_mask_storeu_epi32(to + k / 2 * width + n, first(width - n), both);
+        _mm512_mask_storeu_epi32(to + k / 2 * width + n, first(width - n), pairs_of(even, odd, weights));
       }
     return;
   }
-  __m512i places = _mm512_mullo_epi32(lanes, _mm512_set1_epi32((int)width));
+  __m512i places = _mm512_mullo_epi32(_mm512_srli_epi32(even_lanes, 1), _mm512_set1_epi32((int)width));
   for (long n = 0; n < width; n++)
     for (long k = 0; k < K; k += 2 * LANES) {
       __m512 low = _mm512_maskz_loadu_ps(n < count ? first(K - k) : 0, from + n * ld + k);
       __m512 high = _mm512_maskz_loadu_ps(n < count ? first(K - k - LANES) : 0, from + n * ld + k + LANES);
-      __m512i pairs = (__m512i)_mm512_cvtne2ps_pbh(high, low);
-      _mm512_mask_i32scatter_epi32(to + k / 2 * width + n, first((K - k + 1) / 2), places, pairs, 4);
+      __m512 even = _mm512_permutex2var_ps(low, even_lanes, high), odd = _mm512_permutex2var_ps(low, odd_lanes, high);
+      __mmask16 some = first((K - k + 1) / 2);
+      _mm512_mask_i32scatter_epi32(to + k / 2 * width + n, some, places, pairs_of(even, odd, weights), 4);
     }
 }
 
-static void pack(int lines_follow, long width, long count, long K, const float *from, long ld, uint32_t *to) {
+static void pack(int weights, int lines_follow, long width, long count, long K, const float *from, long ld, uint32_t *to) {
   for (long n = 0; n < count; n += width, to += (K + 1) / 2 * width)
-    pack_panel(lines_follow, width, least(width, count - n), K, from + (lines_follow ? n : n * ld), ld, to);
+    pack_panel(weights, lines_follow, width, least(width, count - n), K, from + (lines_follow ? n : n * ld), ld, to);
 }
 
 /* C = A B + beta C for a tile, of which `rows` and `columns` exist. */
@@ -77,8 +95,9 @@ static void tile(long pairs, const uint32_t *a, const uint32_t *b, long rows, lo
     }
 }
 
-void products_bfloat16(int order, int ta, int tb, int M, int N, int K, float alpha, const float *A, int lda, const float *B,
-                        int ldb, float beta, float *C, int ldc) {
+/* `weights`: whether B has some. */
+static void multiply(int weights, int order, int ta, int tb, int M, int N, int K, float alpha, const float *A, int lda,
+                     const float *B, int ldb, float beta, float *C, int ldc) {
   static _Thread_local uint32_t *packed_a, *packed_b; /* for as long as the thread lives */
   int ours = order == ROW_MAJOR && alpha == 1 && M >= LEAST_ROWS && N >= LANES && (long)M * N * K >= LEAST_WORK;
   if (ours && packed_b == NULL) {
@@ -93,10 +112,10 @@ void products_bfloat16(int order, int ta, int tb, int M, int N, int K, float alp
   for (long n = 0; n < N; n += COLUMNS)
     for (long k = 0; k < K; k += part) {
       long columns = least(COLUMNS, N - n), inner = least(part, K - k), pairs = (inner + 1) / 2;
-      pack(tb == AS_IS, TILE_COLUMNS, columns, inner, B + (tb == AS_IS ? k * ldb + n : n * ldb + k), ldb, packed_b);
+      pack(weights, tb == AS_IS, TILE_COLUMNS, columns, inner, B + (tb == AS_IS ? k * ldb + n : n * ldb + k), ldb, packed_b);
       for (long m = 0; m < M; m += ROWS) {
         long rows = least(ROWS, M - m);
-        pack(ta == TRANSPOSED, TILE_ROWS, rows, inner, A + (ta == TRANSPOSED ? k * lda + m : m * lda + k), lda, packed_a);
+        pack(0, ta == TRANSPOSED, TILE_ROWS, rows, inner, A + (ta == TRANSPOSED ? k * lda + m : m * lda + k), lda, packed_a);
         for (long j = 0; j < columns; j += TILE_COLUMNS)
           for (long i = 0; i < rows; i += TILE_ROWS)
             tile(pairs, packed_a + i * pairs, packed_b + j * pairs, least(TILE_ROWS, rows - i),
@@ -105,15 +124,31 @@ void products_bfloat16(int order, int ta, int tb, int M, int N, int K, float alp
     }
 }
 
-static sgemm *const half = products_bfloat16;
+void products_bfloat16_weights(int order, int ta, int tb, int M, int N, int K, float alpha, const float *A, int lda,
+                               const float *B, int ldb, float beta, float *C, int ldc) {
+  multiply(1, order, ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc);
+}
+
+void products_bfloat16_rows(int order, int ta, int tb, int M, int N, int K, float alpha, const float *A, int lda,
+                            const float *B, int ldb, float beta, float *C, int ldc) {
+  multiply(0, order, ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc);
+}
+
+static sgemm *const half[2] = {products_bfloat16_weights, products_bfloat16_rows};
 #else
-static sgemm *const half = NULL;
+static sgemm *const half[2] = {NULL, NULL};
 #endif
 
-void products_forward(sgemm *library) { smolsum_product = smolsum_sgemm = library; }
+void products_forward(sgemm *library) {
+  smolsum_sgemm = library;
+  products_in_bfloat16(0);
+}
 
 /* Whether this processor has such products. */
-int products_have_bfloat16(void) { return half != NULL; }
+int products_have_bfloat16(void) { return half[0] != NULL; }
 
-/* Chooses what smolsum_product is, until the next choice. */
-void products_in_bfloat16(int wanted) { smolsum_product = wanted && half ? half : smolsum_sgemm; }
+/* Chooses how an update multiplies, until the next choice. */
+void products_in_bfloat16(int wanted) {
+  smolsum_by_weights = wanted && half[0] ? half[0] : smolsum_sgemm;
+  smolsum_by_rows = wanted && half[1] ? half[1] : smolsum_sgemm;
+}
