@@ -302,8 +302,8 @@ class EngineConfig:
     matmul_precision: Literal["highest", "medium"] = "highest"
     """Products with float32 weights in an update: all in float32 (`highest`), or, on a Linux CPU that multiplies
     bfloat16, with factors rounded to bfloat16 and sums in float32 (`medium`, up to twice as fast). Weights, gradients
-    and sampling stay in float32; a weight is rounded up or down by chance, as most steps change it by less than rounding
-    to the nearest takes back. The names are those of torch.set_float32_matmul_precision."""
+    and sampling stay in float32; a weight is rounded up or down by chance, as most steps change it by less than
+    rounding to the nearest takes back. The names are those of torch.set_float32_matmul_precision."""
     memory_budget_gb: fields.NonNegative = 0.0
     """Memory of the whole process in GB, or on a GPU of its arrays; 0: what this machine has."""
 

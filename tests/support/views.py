@@ -57,16 +57,23 @@ or a fact that holds of the view."""
 
 def drive(app: WatchApp, script: Script, size: tuple[int, int] = (120, 40)) -> WatchApp:
     """Runs the app with a script of keys. Each key waits until no widget has a message and the screen nothing to draw,
-    where Textual's own pilot waits until the processor seems idle."""
+    where Textual's own pilot waits until the processor seems idle. Timers wait meanwhile: where a look at the run takes
+    longer than the time until the next one, it would never be quiet."""
 
     async def settle(*_: object) -> None:
+        timers = [timer for one in (app, *app._registry) for timer in one._timers if timer._active.is_set()]
+        for timer in timers:
+            timer.pause()
         quiet = 0
         while quiet < ROUNDS:
             await asyncio.sleep(0)
             busy = any(one.is_running and one.message_queue_size for one in (app, *app._registry))
             quiet = 0 if busy else quiet + 1
-            if quiet == ROUNDS // 2 and app.is_running:
-                app.screen._on_timer_update()  # what waits for the next drawing
+            if quiet == ROUNDS // 2 and app.is_running:  # what waits for the next drawing
+                app._check_resize()
+                app.screen._on_timer_update()
+        for timer in timers:
+            timer.resume()
 
     async def run() -> None:
         async with app.run_test(size=size, notifications=True) as pilot:
