@@ -66,6 +66,7 @@ class Row:
 WHOLE, BFLOAT16 = ("--mode", "whole"), ("--dtype", "bfloat16")
 ROWS = (
     Row("smolsum", "smolsum_step.py"),
+    Row("smolsum, products in bfloat16", "smolsum_step.py", ("--mode", "medium")),
     Row("smolsum, prompt repeated", "smolsum_step.py", ("--mode", "repeated")),
     Row("smolsum, chunks and checkpointing", "smolsum_step.py", ("--mode", "bounded")),
     Row("TRL float32, its default: gradient checkpointing", "trl_step.py", (), "peers"),

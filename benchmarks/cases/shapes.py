@@ -128,7 +128,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64, help="of each completion, exactly")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--mode", default="shared", help="shared, repeated or bounded; for TRL whole")
+    parser.add_argument("--mode", default="shared", help="shared, medium, repeated or bounded; for TRL whole")
     parser.add_argument("--warm-up", type=int, default=1, help="steps that do not count")
     parser.add_argument("--repeat", type=int, default=3, help="steps that count")
     parser.add_argument("--gguf", help="file of the same model, for llama.cpp")

@@ -30,7 +30,8 @@ def main() -> None:
         "sampling.max_new_tokens": args.tokens, "grpo.beta": 0, "rewards.length_shape": "clipped",
     }  # fmt: skip
     sets = [f"{name}={value}" for name, value in sizes.items()] if args.model else []
-    sets += [f"stages.length.steps={steps}", f"engine.shared_prefix={str(args.mode == 'shared').lower()}", *SETS]
+    sets += [f"stages.length.steps={steps}", f"engine.shared_prefix={str(args.mode != 'repeated').lower()}", *SETS]
+    sets += ["engine.matmul_precision=medium"] if args.mode == "medium" else []
     with tempfile.TemporaryDirectory() as folder:
         flags = [f"--model={args.model or 'tiny'}", "--reward=length", "--quiet", f"--runs-dir={folder}", "--name=run"]
         if code := command(["train", *flags, *(f"--set={one}" for one in sets)]):

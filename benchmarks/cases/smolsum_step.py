@@ -27,6 +27,7 @@ STAGE = StageConfig(
 )  # fmt: skip
 CHUNKINGS = {
     "shared": Chunking(),
+    "medium": Chunking(bfloat16=True),
     "repeated": Chunking(shared_prefix=False),
     "bounded": Chunking(rows=2, logits=32_000_000, checkpointing=True),
 }

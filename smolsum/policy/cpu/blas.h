@@ -10,6 +10,6 @@ typedef void sgemm(int, int, int, int, int, int, float, const float *, int, cons
 extern sgemm *smolsum_sgemm __attribute__((visibility("hidden")));
 extern sgemm *smolsum_by_weights __attribute__((visibility("hidden"))); /* rows times a matrix of weights */
 extern sgemm *smolsum_by_rows __attribute__((visibility("hidden")));    /* rows times rows: the gradient of one */
-void products_in_bfloat16(int wanted);
+__attribute__((visibility("hidden"))) void products_in_bfloat16(int wanted);
 
 #endif

@@ -30,7 +30,7 @@ KEPT_LOGITS, CHUNK_LOGITS = 1 << 27, 1 << 25
 """logits that are kept for backward, at most; more are computed twice, this many at a time"""
 
 SPARE_VALUES = 1 << 25
-"""float32 values whose memory is kept from pass to pass, at most"""
+"""float32 values whose memory is kept after the last of several passes, at most"""
 
 Floats = NDArray[np.float32]
 _most_mapped = 0
@@ -121,14 +121,17 @@ def _batches(
     def of(groups: Sequence[TokenGroup]) -> _Pass:
         return _Pass(weights, groups, temperature, bfloat16=bfloat16, backward=backward)
 
-    for group in groups:
-        values = of([group]).values
-        if waiting and held + values > PASS_VALUES:
-            yield of(waiting).forward()
-            waiting, held = [], 0
-        waiting.append(group)
-        held += values
-    yield of(waiting).forward()
+    try:
+        for group in groups:
+            values = of([group]).values
+            if waiting and held + values > PASS_VALUES:
+                yield of(waiting).forward()
+                waiting, held = [], 0
+            waiting.append(group)
+            held += values
+        yield of(waiting).forward()
+    finally:
+        _spare[:] = [space for space in _spare if space.size <= SPARE_VALUES]
 
 
 class _Pass:
@@ -200,7 +203,7 @@ class _Pass:
 
     def _release(self) -> None:
         assert self._space is not None
-        _released(self._space)
+        _spare[:] = [self._space]
         self._space = None
 
     def _run(self, gradient: NativeModel | None) -> None:
@@ -238,12 +241,6 @@ def _taken(values: int) -> Floats:
         with suppress(OSError):
             space.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(space, np.float32)
-
-
-def _released(space: Floats) -> None:
-    """Keep the memory for the next pass, or return it to the system if it is much."""
-    if space.size <= SPARE_VALUES:
-        _spare[:] = [space]
 
 
 def most_mapped() -> int:
