@@ -22,7 +22,7 @@ Examine = Callable[..., dict[str, Finding]]
 
 def probe(**found: object) -> str:
     """A probe of MLX that finds this, and otherwise a fast one."""
-    fast = {"device": "Device(cpu, 0)", "blas": "b", "native": True, "why": "", "gflops": 900}
+    fast = {"device": "Device(cpu, 0)", "blas": "b", "native": True, "why": "", "gflops": 900, "bfloat16": True}
     return f"print({json.dumps(fast | found)!r})"
 
 
@@ -67,7 +67,8 @@ def test_this_machine_has_a_finding_for_every_check(call: Call, monkeypatch: pyt
         ({"mlx": "raise ImportError('libmlx.so: no file')"}, "MLX device", "fail", ["ImportError: libmlx.so: no file"]),
         # MLX's own products on a Linux CPU, and sampling without smolsum's own in C; both can be fixed
         ({"mlx": probe(blas="", gflops=4)}, "BLAS", "warn", ["libopenblas"]),
-        ({"mlx": probe()}, "sampling", "ok", []),
+        ({"mlx": probe()}, "sampling", "ok", ["engine.matmul_precision=medium"]),
+        ({"mlx": probe(bfloat16=False)}, "sampling", "ok", ["compiled for this processor"]),
         ({"mlx": probe(native=False, why="no compiler")}, "sampling", "warn", ["no compiler", "smolsum doctor"]),
         ({"mlx": probe(native=False, why="there is no C compiler")}, "sampling", "warn", ["apt-get install gcc"]),
         # training refuses it too

@@ -61,7 +61,8 @@ for _ in range(4):
     best = min(best, time.perf_counter() - began)
 gflops = 2 * 768**3 / best / 1e9
 found = {"device": str(mx.default_device()), "blas": blas}
-found |= {"native": native.library() is not None, "why": native.reason()}
+from smolsum.policy.cpu.gradient import why_no_bfloat16
+found |= {"native": native.library() is not None, "why": native.reason(), "bfloat16": not why_no_bfloat16()}
 print(json.dumps(found | {"gflops": gflops, "memory": memory}))
 """
 
@@ -182,7 +183,8 @@ def _arrays(probe: Mapping[str, Any]) -> Iterator[Finding]:
         return
     what, reason = "takes two to four times as long as it could", probe["why"]
     if probe["native"]:
-        yield arrays("sampling", "ok", "compiled for this processor")
+        medium = "; updates can multiply bfloat16: engine.matmul_precision=medium" if probe["bfloat16"] else ""
+        yield arrays("sampling", "ok", f"compiled for this processor{medium}")
     elif os.environ.get("SMOLSUM_NATIVE"):
         yield arrays("sampling", "warn", f"{what}: SMOLSUM_NATIVE is set", "unset SMOLSUM_NATIVE")
     else:
