@@ -31,7 +31,7 @@ def main() -> None:
     }  # fmt: skip
     sets = [f"{name}={value}" for name, value in sizes.items()] if args.model else []
     sets += [f"stages.length.steps={steps}", f"engine.shared_prefix={str(args.mode != 'repeated').lower()}", *SETS]
-    sets += ["engine.matmul_precision=medium"] if args.mode == "medium" else []
+    sets += ["optimizer.matmul_precision=medium"] if args.mode == "medium" else []
     with tempfile.TemporaryDirectory() as folder:
         flags = [f"--model={args.model or 'tiny'}", "--reward=length", "--quiet", f"--runs-dir={folder}", "--name=run"]
         if code := command(["train", *flags, *(f"--set={one}" for one in sets)]):

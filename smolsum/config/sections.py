@@ -267,6 +267,12 @@ class OptimizerConfig:
     precision: Literal["masters", "stochastic", "study"] = "masters"
     """`masters`: float32 copies of the weights take the updates; `stochastic`: bfloat16 weights with stochastic
     rounding, half the memory; `study`: everything in the weights' type, which loses small updates."""
+    matmul_precision: Literal["highest", "medium"] = "highest"
+    """Products with weights, and of their gradients: in float32 (`highest`), or, for float32 weights on a Linux CPU
+    that multiplies bfloat16, with factors rounded to bfloat16 and sums in float32 (`medium`, about 1.5 times as fast).
+    The weights themselves, attention and sampling stay in float32; a factor that is a weight is rounded up or down by
+    chance, as most steps change it by less than rounding to the nearest takes back. The names are those of
+    torch.set_float32_matmul_precision."""
     max_grad_norm: fields.Positive = 1.0
     """Global gradient norm above which gradients are scaled down."""
     schedule: fields.Schedule = "constant"
@@ -295,15 +301,10 @@ class LoraConfig:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How an update is computed. Only rounding depends on these settings."""
+    """How an update is computed. These settings do not change what is learnt."""
 
     shared_prefix: bool = True
     """Whether a prompt is computed once for all its completions, where the model allows it."""
-    matmul_precision: Literal["highest", "medium"] = "highest"
-    """Products with float32 weights in an update: all in float32 (`highest`), or, on a Linux CPU that multiplies
-    bfloat16, with factors rounded to bfloat16 and sums in float32 (`medium`, up to twice as fast). Weights, gradients
-    and sampling stay in float32; a weight is rounded up or down by chance, as most steps change it by less than
-    rounding to the nearest takes back. The names are those of torch.set_float32_matmul_precision."""
     memory_budget_gb: fields.NonNegative = 0.0
     """Memory of the whole process in GB, or on a GPU of its arrays; 0: what this machine has."""
 

@@ -284,13 +284,13 @@ def _of_sampling(shape: ModelShape, config: Config, lengths: MaxLengths) -> floa
 
 def ways(shape: ModelShape, config: Config) -> Iterator[Chunking]:
     """Yield all chunkings, from the fastest to the one that needs the least memory."""
-    engine = config.engine
-    whole = replace(
-        WHOLE, shared_prefix=engine.shared_prefix and shape.shares, bfloat16=engine.matmul_precision == "medium"
-    )
+    medium = config.optimizer.matmul_precision == "medium"
+    whole = replace(WHOLE, shared_prefix=config.engine.shared_prefix and shape.shares, bfloat16=medium)
     group = config.grpo.update_rollouts or config.sampling.rollouts
     sizes = [rows for rows in (group, group // 2, group // 4, 1) if rows]
     yield whole
+    if medium:  # which the library in C alone has, and it takes groups whole
+        return
     for checkpointing in (False, True)[: 1 + shape.recomputes]:
         for rows in dict.fromkeys(sizes):
             for logits in (CHUNK_LOGITS, CHUNK_LOGITS // 8):

@@ -67,7 +67,7 @@ def test_this_machine_has_a_finding_for_every_check(call: Call, monkeypatch: pyt
         ({"mlx": "raise ImportError('libmlx.so: no file')"}, "MLX device", "fail", ["ImportError: libmlx.so: no file"]),
         # MLX's own products on a Linux CPU, and sampling without smolsum's own in C; both can be fixed
         ({"mlx": probe(blas="", gflops=4)}, "BLAS", "warn", ["libopenblas"]),
-        ({"mlx": probe()}, "sampling", "ok", ["engine.matmul_precision=medium"]),
+        ({"mlx": probe()}, "sampling", "ok", ["optimizer.matmul_precision=medium"]),
         ({"mlx": probe(bfloat16=False)}, "sampling", "ok", ["compiled for this processor"]),
         ({"mlx": probe(native=False, why="no compiler")}, "sampling", "warn", ["no compiler", "smolsum doctor"]),
         ({"mlx": probe(native=False, why="there is no C compiler")}, "sampling", "warn", ["apt-get install gcc"]),

@@ -19,9 +19,11 @@ from support.training import make_data, trained
 
 from smolsum.files import read_jsonl, replace, to_json
 from smolsum.grpo.replay import unequal
+from smolsum.policy.cpu.gradient import why_no_bfloat16
 from smolsum.runs import checkpoints
 from smolsum.runs.digests import EVALUATED, changes, of_bytes, record, record_files
 from smolsum.runs.paths import RunPaths, step_name
+from smolsum.runs.typed_json import read_object
 
 KEPT = {"train__keep_checkpoints": 10}
 
@@ -100,6 +102,23 @@ def test_on_another_machine(copy: Path, call: Call, monkeypatch: pytest.MonkeyPa
     verified = found(call, copy)
     assert verified["exact"] is False
     assert [text.split(" is ")[0] for text in differences(verified, "steps")] == ["step 6: grad_norm"]
+
+
+@pytest.mark.skipif(bool(why_no_bfloat16()), reason=why_no_bfloat16())
+def test_products_in_bfloat16(data: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Derived bit for bit where they were trained; on another machine they are named as not verified."""
+    medium = "--set=optimizer.matmul_precision=medium"
+    run = trained(data, tmp_path, "run", "--strategy=finetuned", "--quiet", medium, **KEPT)
+    assert read_object(run / "run.json")["memory"]["chunking"]["bfloat16"] is True
+    verified = found(call, run)
+    assert not any(part["differences"] for part in verified["parts"])
+    assert verified["parts"][2]["verified"].startswith("8 of 8 derived bit for bit")
+    from smolsum.grpo.setup import prepare
+
+    monkeypatch.setattr(prepare, "kernels", lambda: "another processor")
+    elsewhere = found(call, run)
+    assert any("products in bfloat16" in one for one in elsewhere["unverified"])
+    assert "steps" not in [part["name"] for part in elsewhere["parts"]]
 
 
 def test_rollouts_that_do_not_come_out_again(copy: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

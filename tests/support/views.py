@@ -65,15 +65,17 @@ def drive(app: WatchApp, script: Script, size: tuple[int, int] = (120, 40)) -> W
         for timer in timers:
             timer.pause()
         quiet = 0
-        while quiet < ROUNDS:
-            await asyncio.sleep(0)
-            busy = any(one.is_running and one.message_queue_size for one in (app, *app._registry))
-            quiet = 0 if busy else quiet + 1
-            if quiet == ROUNDS // 2 and app.is_running:  # what waits for the next drawing
-                app._check_resize()
-                app.screen._on_timer_update()
-        for timer in timers:
-            timer.resume()
+        try:
+            while quiet < ROUNDS:
+                await asyncio.sleep(0)
+                busy = any(one.is_running and one.message_queue_size for one in (app, *app._registry))
+                quiet = 0 if busy else quiet + 1
+                if quiet == ROUNDS // 2 and app.is_running:
+                    app._check_resize()  # a new size of the terminal, which waits for a timer
+                    app.screen._on_timer_update()  # what waits for the next drawing
+        finally:
+            for timer in timers:
+                timer.resume()
 
     async def run() -> None:
         async with app.run_test(size=size, notifications=True) as pilot:

@@ -183,7 +183,7 @@ def _arrays(probe: Mapping[str, Any]) -> Iterator[Finding]:
         return
     what, reason = "takes two to four times as long as it could", probe["why"]
     if probe["native"]:
-        medium = "; updates can multiply bfloat16: engine.matmul_precision=medium" if probe["bfloat16"] else ""
+        medium = "; updates can multiply bfloat16: optimizer.matmul_precision=medium" if probe["bfloat16"] else ""
         yield arrays("sampling", "ok", f"compiled for this processor{medium}")
     elif os.environ.get("SMOLSUM_NATIVE"):
         yield arrays("sampling", "warn", f"{what}: SMOLSUM_NATIVE is set", "unset SMOLSUM_NATIVE")

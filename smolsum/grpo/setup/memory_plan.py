@@ -131,22 +131,24 @@ def plan_memory(
     elif not fitting:
         refusal = _nothing_fits(min(plans, key=lambda plan: plan.peak), here, config, lengths, load)
     plan = plans[_agreed(fitting, refusal)]
-    _check_precision(plan.chunking, shape)
+    distributed.together(lambda: _check_precision(plan.chunking, shape, resumed=bool(recorded)))
     return plan
 
 
-def _check_precision(chunking: Chunking, shape: ModelShape) -> None:
+def _check_precision(chunking: Chunking, shape: ModelShape, *, resumed: bool) -> None:
+    """Raise MachineError where products cannot have the precision that is set."""
     if not chunking.bfloat16:
         return
     reason = why_no_bfloat16()
-    if not shape.in_c:
-        reason = reason or "the library in C does not compute updates of this model (float32 weights on a CPU)"
-    elif not fits_c(chunking):
-        reason = reason or "MLX computes these updates, as they share no prompt or come in parts (--dry-run says which)"
+    if not reason and not shape.in_c:
+        reason = "the library in C does not compute updates of this model (float32 weights on a CPU)"
+    elif not reason and not fits_c(chunking):
+        reason = "the library in C computes a prompt once for all its completions, which this run does not"
     if reason:
-        raise MachineError(
-            f"engine.matmul_precision = medium: {reason}", hint="leave it out: products are in float32 then"
-        )
+        hint = "leave it out: products are in float32 then"
+        if resumed:
+            hint = "resume it on a Linux CPU with AVX-512 BF16, or start a new run from its settings with --config"
+        raise MachineError(f"optimizer.matmul_precision = medium: {reason}", hint=hint)
 
 
 def _agreed(fitting: Sequence[int], refusal: MachineError | None) -> int:
@@ -205,7 +207,8 @@ def _nothing_fits(
 
     def peak_with(sets: Mapping[str, Any]) -> float:
         changed = _with(config, sets)
-        if (shape := shapes(changed.model.adapter, changed.model.quantize)) is None:
+        shape = shapes(changed.model.adapter, changed.model.quantize)
+        if shape is None or (changed.optimizer.matmul_precision == "medium" and not shape.in_c):
             return inf
         ledger = _Ledger(changed, replace(lengths, completion=changed.sampling.max_new_tokens), limit, here)
         return min(ledger.plan(shape, chunking, chunking).peak for chunking in ways(shape, changed))
@@ -257,6 +260,8 @@ def _shape_with(config: Config, adapter: str, quantize: int, load: Callable[[Con
 def _smaller(config: Config) -> Iterator[list[dict[str, Any]]]:
     """Yield settings that need less memory, in the order in which a user would accept them: lists of alternatives, the
     smallest change first, of which one is enough."""
+    if config.optimizer.matmul_precision == "medium":  # others may come in parts
+        yield [{"optimizer.matmul_precision": "highest"}]
     adapter = {} if config.model.adapter == "lora" else {"model.adapter": "lora"}
     bits = {} if config.model.quantize == 4 else {"model.quantize": 4}
     if adapter:

@@ -11,5 +11,6 @@ extern sgemm *smolsum_sgemm __attribute__((visibility("hidden")));
 extern sgemm *smolsum_by_weights __attribute__((visibility("hidden"))); /* rows times a matrix of weights */
 extern sgemm *smolsum_by_rows __attribute__((visibility("hidden")));    /* rows times rows: the gradient of one */
 __attribute__((visibility("hidden"))) void products_in_bfloat16(int wanted);
+__attribute__((visibility("hidden"))) void products_end(void); /* releases the memory of this thread's products */
 
 #endif

@@ -1,5 +1,4 @@
-/* Log-probs of completions and their gradient by all weights, or by those that have a place for it, in float32
-   (gradient.py).
+/* Log-probs of completions and their gradient by all weights, or by those that have a place for it (gradient.py).
 
    The rows of a batch are the tokens of its prompts, each once, and of their completions (mixers.h). Threads share out rows
    where a token is computed by itself, heads where it looks back, and the columns of a weight's gradient. */
@@ -430,5 +429,6 @@ void gradient_run(const model *m, const model *d, const batch *b, float *at, int
 #endif
     if (d) backward(&w);
     else forward(&w);
+    products_end();
   }
 }

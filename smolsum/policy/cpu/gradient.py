@@ -73,15 +73,15 @@ def why_no_bfloat16() -> str:
     library = native.library()
     if library is None:
         return f"the library in C is not in use{f': {native.reason()}' if native.reason() else ''}"
-    return "" if library.products_have_bfloat16() else "this processor has no products of bfloat16 (AVX-512 BF16)"
+    known = "the processor or the C compiler here has no products of bfloat16 (AVX-512 BF16)"
+    return "" if library.products_have_bfloat16() else known
 
 
 def score_groups(
     model: nn.Module, groups: Sequence[TokenGroup], temperature: float, *, bfloat16: bool = False
 ) -> Iterator[Scored]:
     """Yield the log-probs and entropies of each group, without gradient. `bfloat16` rounds the factors of products with
-    weights, where nothing speaks against it
-    (`why_no_bfloat16`)."""
+    weights, where nothing speaks against it (`why_no_bfloat16`)."""
     for batch in _batches(model, groups, temperature, bfloat16=bfloat16, backward=False):
         yield from batch.scored()
 

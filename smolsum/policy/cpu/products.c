@@ -1,5 +1,5 @@
-/* The products of an update: in float32 by the BLAS, or on wish with factors rounded to bfloat16, which the processor
-   multiplies in pairs and sums in float32.
+/* The products of an update with weights and of their gradients: in float32 by the BLAS, or on wish with factors rounded
+   to bfloat16, which the processor multiplies in pairs and sums in float32.
 
    Both factors are packed: panel[k / 2][row or column] holds the values of k and k + 1 as one word. A tile of C then stays
    in registers, as in K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34 (3),
@@ -15,17 +15,16 @@ sgemm *smolsum_sgemm, *smolsum_by_weights, *smolsum_by_rows;
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
 #include <immintrin.h>
 
-/* rows and columns of a tile; of a part of A, B and both, as caches hold them; work from which packing pays */
+/* rows and columns of a tile; of a part of A, B and both, as caches hold them */
 enum { LANES = 16, TILE_ROWS = 8, TILE_COLUMNS = 3 * LANES, ROWS = 96, INNER = 768, COLUMNS = 48 * TILE_COLUMNS };
-enum { LEAST_ROWS = 16, LEAST_WORK = 1 << 18 };
 
 static __mmask16 first(long lanes) { return lanes >= LANES ? 0xffff : lanes > 0 ? (__mmask16)((1 << lanes) - 1) : 0; }
 static long least(long a, long b) { return a < b ? a : b; }
 
-/* Values to bfloat16 in the lower half of each lane: to the nearest for what passes through the model; weights up or down
-   by chance, with a draw that their own bits make, so that the mean over many is their mean. A step changes a weight by
-   less than the distance of two values: to the nearest, most would be those of the steps before, and the log-probs those
-   of an older policy. */
+/* Values to bfloat16 in the lower half of each lane. What passes through the model goes to the nearest. Weights go up or
+   down by a draw that their own bits make, so that the mean over many different ones is their mean: most steps change a
+   weight by less than rounding to the nearest takes back, and log-probs would be those of an older policy. (Equal weights
+   have equal draws. After the very first step on weights of bfloat16 there are few different ones.) */
 static __m512i rounded(__m512 values, int weights) {
   if (!weights) return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(values));
   __m512i bits = (__m512i)values, infinite = _mm512_set1_epi32(0x7f800000);
@@ -34,7 +33,7 @@ static __m512i rounded(__m512 values, int weights) {
   return _mm512_srli_epi32(_mm512_mask_add_epi32(bits, finite, bits, draw), 16);
 }
 
-/* The values of k and k + 1 as words. */
+/* The values of k and k + 1 as words. Each branch is compiled for its own kind of rounding. */
 static __m512i pairs_of(__m512 even, __m512 odd, int weights) {
   if (!weights) return _mm512_or_si512(rounded(even, 0), _mm512_slli_epi32(rounded(odd, 0), 16));
   return _mm512_or_si512(rounded(even, 1), _mm512_slli_epi32(rounded(odd, 1), 16));
@@ -95,19 +94,17 @@ static void tile(long pairs, const uint32_t *a, const uint32_t *b, long rows, lo
     }
 }
 
+static _Thread_local uint32_t *packed_a; /* and B behind it */
+
 /* `weights`: whether B has some. */
 static void multiply(int weights, int order, int ta, int tb, int M, int N, int K, float alpha, const float *A, int lda,
                      const float *B, int ldb, float beta, float *C, int ldc) {
-  static _Thread_local uint32_t *packed_a, *packed_b; /* for as long as the thread lives */
-  int ours = order == ROW_MAJOR && alpha == 1 && M >= LEAST_ROWS && N >= LANES && (long)M * N * K >= LEAST_WORK;
-  if (ours && packed_b == NULL) {
-    packed_a = aligned_alloc(64, sizeof *packed_a * ROWS * INNER / 2);
-    packed_b = packed_a ? aligned_alloc(64, sizeof *packed_b * COLUMNS * INNER / 2) : NULL;
-  }
-  if (!ours || packed_b == NULL) {
+  if (packed_a == NULL) packed_a = aligned_alloc(64, sizeof *packed_a * (ROWS + COLUMNS) * INNER / 2);
+  if (packed_a == NULL || order != ROW_MAJOR || alpha != 1) {
     smolsum_sgemm(order, ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc);
     return;
   }
+  uint32_t *packed_b = packed_a + ROWS * INNER / 2;
   long parts = (K + INNER - 1) / INNER, part = (K + 2 * parts - 1) / (2 * parts) * 2; /* even ones */
   for (long n = 0; n < N; n += COLUMNS)
     for (long k = 0; k < K; k += part) {
@@ -134,8 +131,15 @@ void products_bfloat16_rows(int order, int ta, int tb, int M, int N, int K, floa
   multiply(0, order, ta, tb, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc);
 }
 
+void products_end(void) {
+  free(packed_a);
+  packed_a = NULL;
+}
+
 static sgemm *const half[2] = {products_bfloat16_weights, products_bfloat16_rows};
 #else
+void products_end(void) {}
+
 static sgemm *const half[2] = {NULL, NULL};
 #endif
 

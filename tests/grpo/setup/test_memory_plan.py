@@ -20,7 +20,7 @@ from smolsum.errors import MachineError
 from smolsum.grpo.setup import memory_plan
 from smolsum.grpo.setup.memory_plan import MemoryPlan, _covers, _distinct, _fewer_tokens, _smaller, plan_memory
 from smolsum.grpo.setup.prepare import load_shapes
-from smolsum.policy.cpu import gradient, native
+from smolsum.policy.cpu import native
 from smolsum.policy.device_memory import GB, MemoryLimit
 from smolsum.policy.load import Policy
 from smolsum.runs.records import ChunkingInfo, MemoryInfo, RunInfo
@@ -266,26 +266,27 @@ def test_quantised_weights_on_the_cpu_are_slow_and_it_says_so() -> None:
 
 @NEEDS_C
 def test_a_precision_that_products_cannot_have(whole: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the library, on another processor, with another type of weights, in chunks; else it is recorded."""
-    medium = config(engine__matmul_precision="medium")
+    """Without the library, with another type of weights, with prompts that are not shared, on another processor where
+    it was begun elsewhere; else it is recorded. Where memory is short, products in float32 are the first remedy."""
+    medium = config(optimizer__matmul_precision="medium")
     with monkeypatch.context() as patch:
-        patch.setattr(gradient, "why_no_bfloat16", lambda: "")
         patch.setattr(memory_plan, "why_no_bfloat16", lambda: "")
         assert planned(medium).record()["chunking"]["bfloat16"]
         assert not planned(config()).record()["chunking"]["bfloat16"]
-        assert "MLX computes these updates" in refusal(medium, here=0.8 * whole).message
-        halves = config(engine__matmul_precision="medium", model__dtype="bfloat16")
+        assert (refusal(medium, here=0.8 * whole).hint or "").startswith("--set optimizer.matmul_precision=highest (")
+        halves = config(optimizer__matmul_precision="medium", model__dtype="bfloat16")
         assert "does not compute updates of this model" in refusal(halves).message
-        assert (
-            "MLX computes these updates"
-            in refusal(config(engine__matmul_precision="medium", engine__shared_prefix=False)).message
-        )
+        apart = config(optimizer__matmul_precision="medium", engine__shared_prefix=False)
+        assert "computes a prompt once for all" in refusal(apart).message
     with monkeypatch.context() as patch:
         patch.setattr(native, "_library", None)
         patch.setattr(native, "_reason", "there is no C compiler")
         error = refusal(medium)
-    assert error.message == "engine.matmul_precision = medium: the library in C is not in use: there is no C compiler"
+        begun = refusal(medium, RunInfo(memory=MemoryInfo(chunking=ChunkingInfo(bfloat16=True))))
+    wanted = "optimizer.matmul_precision = medium: the library in C is not in use: there is no C compiler"
+    assert error.message == begun.message == wanted
     assert "in float32" in (error.hint or "")
+    assert "--config" in (begun.hint or "")
 
 
 def test_nothing_is_read_before_the_plan(

@@ -194,6 +194,30 @@ def test_empty_completions_have_no_tokens() -> None:
             assert not row[len(completion) :].any()
 
 
+def test_passes_of_an_update_share_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large memory stays from pass to pass and is returned after the last one, also where that is never asked for."""
+    monkeypatch.setattr(gradient, "PASS_VALUES", 1)
+    monkeypatch.setattr(gradient, "SPARE_VALUES", 1)
+    model, taken = build_for_c("qwen2"), list[int]()
+    own = gradient._taken
+
+    def noted(values: int) -> gradient.Floats:
+        space = own(values)
+        taken.append(space.ctypes.data)
+        return space
+
+    monkeypatch.setattr(gradient, "_taken", noted)
+    same = [group(20, [10, 10], 1)] * 3
+    in_c(model, same)
+    assert len(taken) == 3
+    assert len(set(taken)) == 1
+    assert gradient._spare == []
+    first = gradient.score_groups(model, same, TEMPERATURE)
+    next(first)
+    first.close()  # type: ignore[attr-defined]  # a generator
+    assert gradient._spare == []
+
+
 @pytest.mark.parametrize("wrong", [[5, VOCABULARY], [-1, 5], []])
 def test_ids_that_the_model_does_not_have(wrong: list[int]) -> None:
     model, named = build_for_c("qwen2"), f"has the token ids 0 to {VOCABULARY - 1}" if wrong else "no ids"

@@ -65,27 +65,23 @@ def drawn(*shape: int, seed: int) -> Array:
 
 
 @given(
-    st.integers(16, 210), st.integers(16, 130), st.integers(1, 1700), st.booleans(), st.booleans(), st.booleans(),
+    st.integers(1, 210), st.integers(1, 130), st.integers(1, 1700), st.booleans(), st.booleans(), st.booleans(),
     st.sampled_from(["rows", "weights"]),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_any_product(rows: int, columns: int, depth: int, a_lies: bool, b_lies: bool, adds: bool, of: str) -> None:
     """Rows, columns and depths that fill no tile or several parts; exact but for the sum's own rounding."""
-    depth = max(depth, (1 << 18) // (rows * columns) + 1)  # less goes to the BLAS
     a, b, before = drawn(rows, depth, seed=1), drawn(depth, columns, seed=2), drawn(rows, columns, seed=3)
     found = product(a, b, a_lies, b_lies, float(adds), before if adds else np.full_like(before, np.nan), of)
     factors = nearest(a).astype(np.float64), (nearest if of == "rows" else drawn_up_or_down)(b).astype(np.float64)
     np.testing.assert_allclose(found, factors[0] @ factors[1] + (before if adds else 0), atol=2e-6 * depth)
 
 
-def test_many_columns_and_few_values() -> None:
-    """More columns than are packed together; products that do not pay, or of few rows, are the BLAS's."""
+def test_many_columns() -> None:
+    """More of them than are packed together."""
     a, b = drawn(17, 33, seed=1), drawn(33, 5000, seed=2)
     exact = nearest(a).astype(np.float64) @ nearest(b)
     np.testing.assert_allclose(product(a, b, False, True, 0, np.empty((17, 5000), np.float32)), exact, atol=1e-4)
-    for rows, columns in ((17, 20), (8, 5000)):
-        found = product(a[:rows], b[:, :columns], False, False, 0, np.empty((rows, columns), np.float32))
-        np.testing.assert_allclose(found, a[:rows].astype(np.float64) @ b[:, :columns], atol=1e-5)
 
 
 def test_an_element_depends_on_its_row_and_column_alone() -> None:
@@ -114,7 +110,9 @@ def test_a_step_on_weights_is_seen() -> None:
     change = seen(after) - before
     assert np.vdot(change, step) / np.vdot(step, step) == pytest.approx(1.0, abs=0.05)
     odd = before.copy()
-    odd[0, :3] = np.inf, -np.inf, np.nan
+    odd.view(np.uint32)[0, :5] = 0x7F800000, 0xFF800000, 0x7FC00000, 0x7FFFFFFF, 0xFFFFFFFF
     found = seen(odd)
-    assert np.isnan(found[:, :3]).any(axis=0).all()  # infinity times 0 is not a number either
-    assert (found[:, 3:] == before[:, 3:]).all()
+    assert np.isposinf(found[0, 0])
+    assert np.isneginf(found[0, 1])
+    assert np.isnan(found[0, 2:5]).all()
+    assert (found[:, 5:] == before[:, 5:]).all()
