@@ -1,7 +1,7 @@
 """The widgets that pages are made of: a pane that is drawn from the model, a table, a text that scrolls, a question."""
 
 from collections.abc import Callable
-from typing import ClassVar, cast
+from typing import ClassVar, Self, cast
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.coordinate import Coordinate
+from textual.geometry import Region
 from textual.screen import ModalScreen
 from textual.strip import Strip
 from textual.visual import VisualType
@@ -39,7 +40,23 @@ def label(widget: Widget, title: str, note: str | Text) -> None:
     widget.border_title, widget.border_subtitle = Content(title), Text.assemble(note)
 
 
-class Pane(Static):
+class Sized:
+    """Makes the size of a widget follow its content. (Textual 8.2 counts one layout for all that is asked for until it
+    comes, and what the widget measured in another one meanwhile, without its newest content, stays its size.)"""
+
+    _layout_updates: int
+
+    def refresh(self, *regions: Region, layout: bool = False, **options: bool) -> Self:
+        """Draw the widget again, and with `layout` find its size again."""
+        self._layout_updates += layout
+        return super().refresh(*regions, layout=layout, **options)  # type: ignore[misc,no-any-return]  # of the widget
+
+
+class Lines(Sized, Static):
+    """Lines of text, as high as they are."""
+
+
+class Pane(Lines):
     """Framed lines, drawn anew from each moment of the run in the size that the pane has; `-quiet` where it has no
     news."""
 
@@ -71,7 +88,7 @@ class Pane(Static):
             self.show(now)
 
 
-class RowTable(DataTable[VisualType], inherit_bindings=False):
+class RowTable(Sized, DataTable[VisualType], inherit_bindings=False):
     """Rows with a bar. The keys that it does not need are left to the app."""
 
     DEFAULT_CSS = """
@@ -198,7 +215,7 @@ class TextView(VerticalScroll, can_focus=False):
 
     DEFAULT_CSS = """
     TextView { height: 1fr; scrollbar-size-vertical: 1; }
-    TextView > Static { height: auto; }
+    TextView > Lines { height: auto; }
     """
 
     def __init__(self, draw: DrawText | None = None, *, newest_last: bool = False, id: str | None = None) -> None:
@@ -208,7 +225,7 @@ class TextView(VerticalScroll, can_focus=False):
         self._text = Text("\n")
 
     def compose(self) -> ComposeResult:
-        yield Static()
+        yield Lines()
 
     def show(self, snapshot: Snapshot) -> None:
         if self._draw:
@@ -229,7 +246,7 @@ class TextView(VerticalScroll, can_focus=False):
         label(self, found.title, found.note)
         if (self._text.plain, self._text.spans) != (text.plain, text.spans):
             self._text = text
-            self.query_one(Static).update(text)
+            self.query_one(Lines).update(text)
 
     def begin(self, place: int = 0) -> None:
         """Scroll to the line with a character of the text; at the first page the text begins at its top."""

@@ -79,8 +79,10 @@ def test_a_killed_run_completes_its_start(data: Path, finished: Path, tmp_path: 
     assert read.results["start"].so_far == "2 of 4"
     (listed,) = [one for one in inventory(tmp_path) if one.name == "killed"]
     assert listed.metrics == {}
-    assert gained(read)[0] == "validation 1:"
-    assert not any("→" in text for text in gained(read))
+    so_far = gained(read)
+    assert so_far
+    assert so_far.text.startswith("validation 1: ")
+    assert "→" not in so_far.text
     refused = call("stats", run / "eval" / "start-test", finished / "eval" / "start-test")
     assert_refused(refused, "2 of 4 examples", "smolsum train --resume")
     done(call("train", "--resume", run), "test split, 4 prompts, greedy")

@@ -15,6 +15,7 @@ from smolsum.runs.reader import Run
 from smolsum.watch.app import WatchApp
 from smolsum.watch.formats import Rows
 from smolsum.watch.model import Snapshot
+from smolsum.watch.pages import ComparedRuns
 from smolsum.watch.results import compared_in_head, comparison, differences, states
 from smolsum.watch.widgets import RowTable
 
@@ -116,6 +117,27 @@ def test_ten_runs_fit(tmp_path: Path, size: tuple[int, int]) -> None:
         paths.config.write_text(paths.config.read_text().replace("4e-4", f"{n}e-4"))
     others = [Run(paths) for paths in runs[1:]]
     play(runs[0], ("tab", On("compare"), "A a-run", "C a-run", "learning_rate", " A "), size=size, others=others)
+
+
+def test_a_table_is_as_high_as_its_rows(tmp_path: Path) -> None:
+    """Also where they come after a layout was asked for and another one has come: it was empty by chance."""
+    runs = [make_run(tmp_path, f"run-{n}", steps=2) for n in range(2)]
+
+    async def script(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("tab")
+        page, table = app.query_one(ComparedRuns), RowTable()
+        table.styles.height = "auto"
+        await page.mount(table)
+        await pilot.pause()
+        assert table.size.height == 0
+        table.refresh(layout=True)
+        page._clear_arrangement_cache()
+        app.screen._refresh_layout()
+        table.fill(Rows("runs", "", ["", "name"], [[str(n), "a run"] for n in range(3)]))
+        await pilot.pause()
+        assert table.size.height == 4
+
+    drive(WatchApp(Run(runs[0]), [Run(runs[1])]), script)
 
 
 def test_what_has_no_room_scrolls(tmp_path: Path) -> None:
