@@ -52,11 +52,11 @@ class Sized:
         return super().refresh(*regions, layout=layout, **options)  # type: ignore[misc,no-any-return]  # of the widget
 
 
-class Lines(Sized, Static):
+class TextLines(Sized, Static):
     """Lines of text, as high as they are."""
 
 
-class Pane(Lines):
+class Pane(TextLines):
     """Framed lines, drawn anew from each moment of the run in the size that the pane has; `-quiet` where it has no
     news."""
 
@@ -215,7 +215,7 @@ class TextView(VerticalScroll, can_focus=False):
 
     DEFAULT_CSS = """
     TextView { height: 1fr; scrollbar-size-vertical: 1; }
-    TextView > Lines { height: auto; }
+    TextView > TextLines { height: auto; }
     """
 
     def __init__(self, draw: DrawText | None = None, *, newest_last: bool = False, id: str | None = None) -> None:
@@ -225,7 +225,7 @@ class TextView(VerticalScroll, can_focus=False):
         self._text = Text("\n")
 
     def compose(self) -> ComposeResult:
-        yield Lines()
+        yield TextLines()
 
     def show(self, snapshot: Snapshot) -> None:
         if self._draw:
@@ -246,7 +246,7 @@ class TextView(VerticalScroll, can_focus=False):
         label(self, found.title, found.note)
         if (self._text.plain, self._text.spans) != (text.plain, text.spans):
             self._text = text
-            self.query_one(Lines).update(text)
+            self.query_one(TextLines).update(text)
 
     def begin(self, place: int = 0) -> None:
         """Scroll to the line with a character of the text; at the first page the text begins at its top."""
