@@ -268,11 +268,8 @@ class OptimizerConfig:
     """`masters`: float32 copies of the weights take the updates; `stochastic`: bfloat16 weights with stochastic
     rounding, half the memory; `study`: everything in the weights' type, which loses small updates."""
     matmul_precision: Literal["highest", "medium"] = "highest"
-    """Products with weights, and of their gradients: in float32 (`highest`), or, for float32 weights on a Linux CPU
-    that multiplies bfloat16, with factors rounded to bfloat16 and sums in float32 (`medium`, about 1.5 times as fast).
-    The weights themselves, attention and sampling stay in float32; a factor that is a weight is rounded up or down by
-    chance, as most steps change it by less than rounding to the nearest takes back. The names are those of
-    torch.set_float32_matmul_precision."""
+    """Products with float32 weights in an update: in float32 (`highest`), or with factors rounded to bfloat16
+    (`medium`, on Linux CPUs that have such products). The names are those of torch.set_float32_matmul_precision."""
     max_grad_norm: fields.Positive = 1.0
     """Global gradient norm above which gradients are scaled down."""
     schedule: fields.Schedule = "constant"

@@ -1,5 +1,4 @@
-"""The functions in C that a Linux CPU runs: products of few rows, decoding, gradients, and the pass of
-the optimizer.
+"""The functions in C that a Linux CPU runs: products of few rows, decoding, gradients, optimizer steps.
 
 The sources next to this file are compiled once on each machine that has a C compiler, into one library that is kept in
 the user's cache. Without it MLX does the same work, more slowly. `few_rows.c` has `cblas_sgemm` for few rows under the
