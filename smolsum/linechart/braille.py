@@ -6,7 +6,7 @@ lines apart by colour alone, and draw neither ranges nor marks for values beyond
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -56,9 +56,10 @@ def draw(traces: Sequence[Trace], width: int, height: int, *, x: Ends, y: Ends, 
     bits = [[0] * width for _ in range(height)]
     cells: list[list[Cell]] = [[(" ", "")] * width for _ in range(height)]
     for trace in traces:
-        for column, span in enumerate(_spans(trace, 2 * width, 4 * height, x, y, log)):
-            for row in range(span[0], span[1] + 1) if span else ():
-                if _inked(trace.pattern, column, row):
+        inked = INKED[trace.pattern]
+        for column, (upper, lower) in _spans(trace, 2 * width, 4 * height, x, y, log).items():
+            for row in range(upper, lower + 1):
+                if inked(column, row):
                     bits[row // 4][column // 2] |= DOTS[row % 4][column % 2]
                     cells[row // 4][column // 2] = (chr(BLANK + bits[row // 4][column // 2]), trace.style)
     return cells
@@ -78,59 +79,40 @@ def row_of(value: float, rows: int, y: Ends, log: bool = False) -> int:
     return round((1 - min(max(share, 0.0), 1.0)) * (rows - 1))
 
 
-def _inked(pattern: Pattern, column: int, row: int) -> bool:
-    match pattern:
-        case "solid":
-            return True
-        case "dotted":
-            return column % 4 < 1 or (column + row) % 4 == 0
-        case "dashed":
-            return column % 8 < 5
-        case "haze":
-            return (column + row) % 2 == 0
-        case "band":
-            return column % 4 == 0 and row % 2 == 0
-        case "rule":
-            return column % 6 < 3
+INKED: dict[Pattern, Callable[[int, int], bool]] = {
+    "solid": lambda column, row: True,
+    "dotted": lambda column, row: column % 4 < 1 or (column + row) % 4 == 0,
+    "dashed": lambda column, row: column % 8 < 5,
+    "haze": lambda column, row: (column + row) % 2 == 0,
+    "band": lambda column, row: column % 4 == 0 and row % 2 == 0,
+    "rule": lambda column, row: column % 6 < 3,
+}
+"""Whether a pattern has a dot in a column and a row."""
 
 
-def _spans(trace: Trace, columns: int, rows: int, x: Ends, y: Ends, log: bool) -> list[tuple[int, int] | None]:
-    """The rows that a trace fills in each column, from upper to lower, joined to the column before."""
+def _spans(trace: Trace, columns: int, rows: int, x: Ends, y: Ends, log: bool) -> dict[int, tuple[int, int]]:
+    """The rows that a trace fills, from upper to lower, by column, joined to the column before."""
     if trace.pattern == "rule":
         row = row_of(trace.level, rows, y, log) if y[0] <= trace.level <= y[1] else None
-        return [None if row is None else (row, row)] * columns
-    lows: list[float | None] = [None] * columns
-    highs: list[float | None] = [None] * columns
+        return {} if row is None else dict.fromkeys(range(columns), (row, row))
+    known: dict[int, Ends] = {}
     for point in trace.points:
-        if not x[0] <= point.x <= x[1] or (log and point.low <= MIN_POSITIVE):
-            continue
-        place = nearest(columns, x, point.x)
-        low, high = lows[place], highs[place]
-        lows[place] = point.low if low is None else min(low, point.low)
-        highs[place] = point.high if high is None else max(high, point.high)
-    _bridge(lows)
-    _bridge(highs)
-    spans: list[tuple[int, int] | None] = []
-    previous: tuple[int, int] | None = None
-    for low, high in zip(lows, highs, strict=True):
-        if low is None or high is None:
-            spans.append(None)
-            continue
-        own = (row_of(high, rows, y, log), row_of(low, rows, y, log))
-        joined = own
-        if previous is not None and trace.pattern not in ("band", "haze"):
-            joined = (min(own[0], previous[1]), max(own[1], previous[0]))
-        spans.append(joined)
-        previous = own
+        if x[0] <= point.x <= x[1] and not (log and point.low <= MIN_POSITIVE):
+            place = nearest(columns, x, point.x)
+            low, high = known.get(place, (point.low, point.high))
+            known[place] = min(low, point.low), max(high, point.high)
+    for (before, start), (after, end) in pairwise(sorted(known.items())):
+        for gap in range(before + 1, after):  # along straight lines
+            low, high = (a + (b - a) * (gap - before) / (after - before) for a, b in zip(start, end, strict=True))
+            known[gap] = low, high
+    spans: dict[int, tuple[int, int]] = {}
+    upper, lower = 0, rows  # of the column before
+    for column, (low, high) in sorted(known.items()):
+        own = row_of(high, rows, y, log), row_of(low, rows, y, log)
+        joined = bool(spans) and trace.pattern not in ("band", "haze")
+        spans[column] = (min(own[0], lower), max(own[1], upper)) if joined else own
+        upper, lower = own
     return spans
-
-
-def _bridge(values: list[float | None]) -> None:
-    """Fill the columns between two known ones along a straight line, in place."""
-    known = [(place, value) for place, value in enumerate(values) if value is not None]
-    for (before, start), (after, end) in pairwise(known):
-        for gap in range(before + 1, after):
-            values[gap] = start + (end - start) * (gap - before) / (after - before)
 
 
 def _stroke(bits: int) -> str:
