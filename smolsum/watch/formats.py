@@ -43,10 +43,10 @@ def hanging(head: Text, text: str, width: int, style: str = "") -> list[Text]:
     return [Text.assemble(" " * len(head) if place else head, (line, style)) for place, line in enumerate(lines)]
 
 
-def cut(text: Text, width: int) -> Text:
-    """Return a line of at most `width` cells; a longer one is cut and ends with an ellipsis."""
+def cut(text: Text, width: int, *, pad: bool = False) -> Text:
+    """Return a line of at most `width` cells, with `pad` of as many; a longer one is cut and ends with an ellipsis."""
     shorter = text.copy() if width > 0 else Text()
-    shorter.truncate(width, overflow="ellipsis")
+    shorter.truncate(width, overflow="ellipsis", pad=pad)
     return shorter
 
 

@@ -105,10 +105,8 @@ def header(snapshot: Snapshot, width: int) -> list[Text]:
     while parts and left.cell_len + len("  ".join(parts)) + 3 > width:
         parts.pop()  # state and step matter more
     right = "  ".join(parts)
-    left = cut(left, max(width - len(right) - 2, 0))
-    left.pad_right(max(width - len(right) - 2 - left.cell_len, 0))
-    grid = Text(f" {snapshot.grid.text} " if snapshot.grid else "", style="bold")
-    grid = cut(grid, width)
+    grid = cut(Text(f" {snapshot.grid.text} " if snapshot.grid else "", style="bold"), width)
+    left = cut(left, width - len(right) - 2, pad=True)
     return [left.append(f" {right} "), _progress(snapshot, width - grid.cell_len).append_text(grid)]
 
 
@@ -131,9 +129,7 @@ def message(snapshot: Snapshot, width: int) -> Text:
     hint = WITH_KEYS.get(state.state, state.hint) if snapshot.asks else state.hint
     if (grid := snapshot.grid) and not (state.alive or grid.alive or grid.complete):
         hint = grid.command
-    line = Text(f" {clean(state.detail)}{f'  -> {clean(hint)}' if hint else ''}")
-    line = cut(line, width)
-    line.pad_right(width - line.cell_len)
+    line = cut(Text(f" {clean(state.detail)}{f'  -> {clean(hint)}' if hint else ''}"), width, pad=True)
     line.stylize(f"bold reverse {RED if state.state in TROUBLE else ORANGE}")
     return line
 
@@ -166,9 +162,7 @@ def _progress(snapshot: Snapshot, width: int) -> Text:
     run = snapshot.run
     stages = run.stages or ({"steps": run.total} if run.total else {})
     if not stages:
-        line = Text(" steps are not known yet", style=DIM)
-        line.pad_right(max(width - line.cell_len, 0))
-        return line
+        return cut(Text(" steps are not known yet", style=DIM), width, pad=True)
     line, done, left = Text(" "), run.step, width - 2
     for place, (name, steps) in enumerate(stages.items()):
         own = min(max(done, 0), steps)
@@ -360,9 +354,8 @@ def run_log(snapshot: Snapshot, width: int) -> PaneText:
     where it is a warning (!) or says how the run failed (!!); a line names each attempt. Below a failure is its
     traceback."""
     lines: list[Text] = []
-    events = sorted(_entries(snapshot), key=lambda entry: entry[0])
-    attempt = 0
-    for _, stamp, level, own, message in events:
+    events, attempt = sorted(_entries(snapshot), key=lambda entry: entry[:2]), 0
+    for stamp, _, level, own, message in events:
         if own > attempt:
             attempt = own
             day = time_of_day(stamp, "%Y-%m-%d")
@@ -373,26 +366,24 @@ def run_log(snapshot: Snapshot, width: int) -> PaneText:
         head = Text.assemble((time, DIM), (f"{mark:<3}", f"bold {style}".strip()))
         lines += hanging(head, clean(first), width, style)
         lines += [Text(f"{'':{len(head)}}{clean(line)}"[:width], style=DIM) for line in more]
-    warnings = sum(level != "note" for _, _, level, _, _ in events)
+    warnings = sum(level != "note" for _, _, level, *_ in events)
     note = f"{len(events)} message{'' if len(events) == 1 else 's'}" + (f", {warnings} marked" if warnings else "")
     return PaneText("log", note, tuple(lines) or (Text("none yet", style=DIM),))
 
 
-def _entries(snapshot: Snapshot) -> list[tuple[tuple[str, int], str, str, int, str]]:
-    """The order, time, level, attempt and text of each message; a traceback comes right after its event."""
+def _entries(snapshot: Snapshot) -> list[tuple[str, bool, str, int, str]]:
+    """The time of each message, whether it is a traceback (which comes right after its event), level, attempt, text."""
     found = []
     for event in snapshot.run.events:
         level = "failed" if event.kind == "failed" else "note" if event.kind in NOTES else "warning"
         hint = f" -> {event.hint}" if event.hint else ""
-        found.append(((event.time, 0), event.time, level, event.attempt, f"{event.message}{hint}"))
+        found.append((event.time, False, level, event.attempt, f"{event.message}{hint}"))
     for attempt, line in snapshot.run.log_lines:
-        match = STAMP.match(line)
-        if match:
-            stamp, text = match.groups()
-            found.append(((stamp, 1), stamp, "failed", attempt, text))
-        elif found and found[-1][0][1] == 1:
-            order, stamp, level, attempt, text = found[-1]
-            found[-1] = (order, stamp, level, attempt, f"{text}\n{line}")
+        if match := STAMP.match(line):
+            found.append((match[1], True, "failed", attempt, match[2]))
+        elif found and found[-1][1]:
+            stamp, _, level, own, text = found[-1]
+            found[-1] = (stamp, True, level, own, f"{text}\n{line}")
     return found
 
 
