@@ -178,7 +178,8 @@ class WatchApp(RunView):
         elif self.browser and self.browser.display:
             self.browser.scroll_text(SCROLLED * by)
         elif isinstance(self.page, Metrics):
-            self.page.query_one(RowTable).turn(by)
+            table = self.page.query_one(RowTable)
+            (table.action_page_down if by > 0 else table.action_page_up)()
         elif self.page:
             views = self.page.query("RowTable, VerticalScroll")
             able = [one for one in views if (one.scroll_y < one.max_scroll_y if by > 0 else one.scroll_y > 0)]

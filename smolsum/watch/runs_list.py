@@ -164,10 +164,10 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
             ("ctrl+s", "sort", "sort"),
             ("escape", "dismiss", "back"),
             ("ctrl+c,ctrl+q", "dismiss", ""),
-            ("up", "go(-1, False)", ""),
-            ("down", "go(1, False)", ""),
-            ("pageup", "go(-1, True)", ""),
-            ("pagedown", "go(1, True)", ""),
+            ("up", "go('cursor_up')", ""),
+            ("down", "go('cursor_down')", ""),
+            ("pageup", "go('page_up')", ""),
+            ("pagedown", "go('page_down')", ""),
         )
     ]
     grouped = reactive(False, bindings=True)
@@ -211,13 +211,10 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
     def _chosen(self, event: RowTable.RowSelected) -> None:
         self.dismiss([self._rows[event.cursor_row].lines[0].run.paths])
 
-    def action_go(self, by: int, paged: bool) -> None:
-        """Move the bar by a line or a page while the filter has the keys."""
+    def action_go(self, action: str) -> None:
+        """Move the bar, with an action of the table, while the filter has the keys."""
         table = self.query_one(RowTable)
-        if paged:
-            table.turn(by)
-        else:
-            table.move_cursor(row=table.cursor_row + by)
+        getattr(table, f"action_{action}")()
         if self._rows:
             self._at = self._rows[table.cursor_row].roots[0]
 

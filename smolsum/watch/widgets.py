@@ -171,10 +171,6 @@ class RowTable(Sized, DataTable[VisualType], inherit_bindings=False):
                 return strip.crop(0, start).extend_cell_length(strip.cell_length, self.rich_style)
         return strip
 
-    def turn(self, by: int) -> None:
-        """Move the bar by a page."""
-        (self.action_page_down if by > 0 else self.action_page_up)()
-
     def fill(self, found: Rows) -> None:
         """Show these rows and keep the bar where it is; cells that stay as they are cost nothing."""
         titles, left = found.titles, found.left
