@@ -409,16 +409,13 @@ class WatchApp(RunView):
         return None
 
     def _request(self, request: Request) -> None:
-        paths = self._answering(request)
-        try:
-            if paths and request == "resume":
-                withdraw(paths, "pause")
-            elif paths and request != "resume":
-                make_request(paths, request)
-            if paths and not self.snapshot().run_state.answers:
-                self.say("the grid ends before its next run, or in the first step of it")
-        except SmolsumError as error:
-            self.say(str(error))
+        if paths := self._answering(request):
+            try:
+                withdraw(paths, "pause") if request == "resume" else make_request(paths, request)
+                if not self.snapshot().run_state.answers:
+                    self.say("the grid ends before its next run, or in the first step of it")
+            except SmolsumError as error:
+                self.say(str(error))
         self._poll()
 
     def action_theme(self) -> None:
