@@ -160,32 +160,23 @@ class Completions(Container):
     # what keys do
 
     def open_search(self) -> None:
-        search = self.query_one(Input)
-        search.value, search.display = self.samples.query, True
-        self.screen.set_focus(search)
+        self.query_one(SearchLine).open(self.samples.query)
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         """List the hits of a search; for the number or id of an example of the test split, that before and after
         training; without a text, the rollouts of a step."""
         event.stop()
-        self.close_search()
+        self.query_one(SearchLine).close()
         query = self.samples.query = event.value.strip()
         self.hits = HitList(self.samples, query) if query else None
         found = Tests(self.samples, query) if query and has_example(self.samples.run, query) else self.hits
         self._list(found or self.rollouts, row=0)
 
-    def close_search(self) -> bool:
-        """Put the line of input away; whether it was there."""
-        search = self.query_one(Input)
-        was, search.display = search.display, False
-        self.screen.set_focus(self._table)
-        return bool(was)
-
     def back(self) -> str | None:
         """End a search that is under way, or show what was listed before; what was done, in words, or None where there
         is nothing to go back from."""
-        if self.close_search():
+        if self.query_one(SearchLine).close():
             return ""
         if self.samples.searches.stop():
             self._load()

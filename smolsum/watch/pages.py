@@ -172,18 +172,14 @@ class Metrics(ViewPage):
             self.call_after_refresh(lambda: self.query_one(RowTable).move_cursor(row=self._names().index(name)))
 
     def open_search(self) -> None:
-        search = self.query_one(Input)
-        search.display = True
-        self.screen.set_focus(search)
+        search = self.query_one(SearchLine)
+        search.open(search.value)
 
     def back(self) -> str | None:
         """Put the filter away; None without a filter."""
-        search = self.query_one(Input)
-        if not search.display:
-            return None
-        search.value, search.display = "", False
-        self.screen.set_focus(self.query_one(RowTable))
-        return ""
+        search = self.query_one(SearchLine)
+        search.value = ""
+        return "" if search.close() else None
 
     @on(Input.Changed)
     def _filter(self) -> None:

@@ -267,13 +267,23 @@ class KeyLine(Footer):
 
 
 class SearchLine(Input):
-    """A line for what is searched for, whose key the footer shows."""
+    """A line for what is searched for in a table next to it, whose key the footer shows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "submit", "find")]
 
     def __init__(self, placeholder: str) -> None:
         super().__init__(placeholder=placeholder, select_on_focus=True, compact=True)
         self.display = False
+
+    def open(self, text: str) -> None:
+        self.value, self.display = text, True
+        self.screen.set_focus(self)
+
+    def close(self) -> bool:
+        """Put the line away and give the keys to the table; whether it was there."""
+        was, self.display = self.display, False
+        self.screen.set_focus(cast("Widget", self.parent).query_one(RowTable))
+        return was
 
 
 class InputDialog(ModalScreen[str | None]):
