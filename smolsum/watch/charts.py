@@ -7,7 +7,7 @@ its own scale, as the values of two rewards cannot be compared.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, groupby
 from string import ascii_lowercase, digits
 
 from rich.style import Style
@@ -20,6 +20,7 @@ from smolsum.linechart.chart import Chart
 from smolsum.linechart.plot import Axis, LinePlot, Part, side_by_side
 from smolsum.linechart.scale import bounds, can_be_log, number, without_outliers
 from smolsum.runs.reader import Run
+from smolsum.runs.records import StageSettings
 from smolsum.runs.series import MOST_POINTS, Point, smoothed
 from smolsum.watch.formats import CURVES, DIM, NAME_WIDTH, RED, VALUE_WIDTH, PaneText
 from smolsum.watch.model import Snapshot
@@ -283,17 +284,17 @@ def placed(points: Sequence[Point], axis: Axis) -> tuple[PlotPoint, ...]:
 
 def rewards_of(run: Run) -> list[Part]:
     """Return the parts of a run in which one reward holds: neighbouring stages with the same weights are one part."""
-    parts: list[tuple[dict[str, tuple[float, float]], int, list[str]]] = []
-    for stage, began in sorted(run.stage_began.items(), key=lambda item: item[1]):
-        settings = run.settings.stages.get(stage)
-        own, later = (settings.rewards, settings.rewards_end) if settings else ({}, {})
-        weights = {name: (own.get(name, 0.0), end) for name, end in {**own, **later}.items()}
-        if parts and parts[-1][0] == weights:
-            parts[-1][2].append(stage)
-        else:
-            parts.append((weights, began, [stage]))
-    ends = [began - 1 for _, began, _ in parts[1:]] + [max(run.step, parts[-1][1])] if parts else []
-    return [Part(began, end, ", ".join(names)) for (_, began, names), end in zip(parts, ends, strict=True)]
+
+    def weights(stage: str) -> dict[str, tuple[float, float]]:
+        found = run.settings.stages.get(stage, StageSettings())
+        ends = {**found.rewards, **found.rewards_end}
+        return {name: (found.rewards.get(name, 0.0), end) for name, end in ends.items()}
+
+    stages = sorted(run.stage_began, key=run.stage_began.__getitem__)
+    alike = [list(own) for _, own in groupby(stages, weights)]
+    began = [run.stage_began[own[0]] for own in alike]
+    ends = [*began[1:], max([run.step, *began]) + 1]
+    return [Part(first, end - 1, ", ".join(own)) for own, first, end in zip(alike, began, ends, strict=False)]
 
 
 def line_plot(snapshot: Snapshot, width: int, spec: ChartSpec) -> LinePlot:
