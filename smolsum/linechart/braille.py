@@ -109,8 +109,7 @@ def _spans(trace: Trace, columns: int, rows: int, x: Ends, y: Ends, log: bool) -
     upper, lower = 0, rows  # of the column before
     for column, (low, high) in sorted(known.items()):
         own = row_of(high, rows, y, log), row_of(low, rows, y, log)
-        joined = bool(spans) and trace.pattern not in ("band", "haze")
-        spans[column] = (min(own[0], lower), max(own[1], upper)) if joined else own
+        spans[column] = own if trace.pattern in ("band", "haze") else (min(own[0], lower), max(own[1], upper))
         upper, lower = own
     return spans
 
