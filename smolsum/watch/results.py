@@ -49,25 +49,27 @@ def results(snapshot: Snapshot, width: int) -> Rows:
         hopeful = snapshot.run_state.hopeful
         nothing = "the model as it starts is being measured" if hopeful else "this run measured nothing"
         return Rows(title, "", [""], [[nothing]])
-    infos = {one.name: one for one in run.newest_result[1].measures}
     room = width - max(map(len, columns)) - AROUND - len(" ↑")
     titles = {metric: ending(clean(title), room) for metric, title in {"reward": "reward", **run.headlines}.items()}
-    known = [metric for metric in titles if any(row.get(metric) is not None for row in columns.values())]
     while len(columns) > 1 and NAME_WIDTH + sum(max(len(label), VALUE_WIDTH - 2) + 2 for label in columns) > width:
         del columns[next(iter(columns))]
-    rows = []
-    for metric in known:
-        one = infos.get(metric, MeasureInfo(metric, titles[metric], form=""))
-        mark = BETTER[one.better]
-        rows.append(
-            [f"{titles[metric]} {mark}", *(_cell(row.get(metric), one, label) for label, row in columns.items())]
-        )
-    rows += [
-        [f"stage {clean(stage)}: from {clean(origin)}", *[""] * len(columns)] for stage, origin in run.reused.items()
+    infos = _infos(titles, [run.newest_result[1]])
+    rows = [
+        [f"{titles[name]} {BETTER[one.better]}", *(_cell(row.get(name), one, label) for label, row in columns.items())]
+        for name, one in infos.items()
+        if any(row.get(name) is not None for row in columns.values())
     ]
+    reused = [f"stage {clean(stage)}: from {clean(origin)}" for stage, origin in run.reused.items()]
+    rows += [[line, *[""] * len(columns)] for line in reused]
     step = run.series["validation/reward"].last_step if "validation/reward" in run.series else None
     note = "greedy, test split" + (f"; validation of step {step}" if "validation" in columns and step else "")
     return Rows(title, f"{note}; start: {part} so far" if part else note, ["", *map(clean, columns)], rows)
+
+
+def _infos(titles: Mapping[str, str], summaries: Sequence[Summary]) -> dict[str, MeasureInfo]:
+    """How each metric is written and which of its values are better, as far as an evaluation says."""
+    known = {one.name: one for summary in summaries for one in summary.measures}
+    return {metric: known.get(metric, MeasureInfo(metric, title, form="")) for metric, title in titles.items()}
 
 
 def _cell(value: float | None, measure: MeasureInfo, label: str) -> str:
@@ -102,9 +104,8 @@ def gained(run: Run) -> Gained | None:
     when = f"at the start{part and f' ({part})'}" if label == "start" else f"after {clean(label)}"
     now: Mapping[str, float | None] = newest.metrics
     validations = {one.name: run.last(f"validation/{one.name}") for one in newest.measures if one.role}
-    steps = [
-        run.series[f"validation/{name}"].last_step or 0 for name, value in validations.items() if value is not None
-    ]
+    known = [name for name, value in validations.items() if value is not None]
+    steps = [run.series[f"validation/{name}"].last_step or 0 for name in known]
     validated = (step := max(steps, default=0)) > (newest.step or 0)
     if validated:
         label, now = "", validations
@@ -124,16 +125,14 @@ def _sampled_start(run: Run) -> str:
 
 def _runs_of(snapshot: Snapshot) -> list[tuple[str, str, Run, RunState]]:
     """Letter, colour, run and state of each run of the view."""
-    runs = snapshot.runs
     return [
         (letter, CURVES[place % len(CURVES)], run, run_state(run, snapshot.now))
-        for place, (letter, run) in enumerate(zip(RUNS, runs, strict=False))
+        for place, (letter, run) in enumerate(zip(RUNS, snapshot.runs, strict=False))
     ]
 
 
 def compared_in_head(snapshot: Snapshot, room: int) -> Text:
     """Return letter, name, state and step of each other run in at most `room` characters; the names go first."""
-    line = Text()
     for form in ("named", "unnamed", "short"):
         line = Text()
         for letter, colour, run, at in _runs_of(snapshot)[1:]:
@@ -176,32 +175,26 @@ def comparison(snapshot: Snapshot, width: int) -> Rows:
     metric. A star marks the best value of an evaluation after the last stage, where a metric has a direction and the
     prompts are the same."""
     runs = snapshot.runs
-    labels, summaries = zip(*(run.newest_result for run in runs), strict=True)
+    newest = [run.newest_result for run in runs]
+    summaries = [summary for _, summary in newest]
     titles = {metric: clean(title) for run in runs for metric, title in run.headlines.items()}
-    infos = {one.name: one for summary in summaries for one in summary.measures}
-    comparable = _same_prompts([summary for label, summary in zip(labels, summaries, strict=True) if label])
-    rows = {
-        "evaluated after": [
-            f"{label} ({summary.so_far})" if summary.so_far else label or "-"
-            for label, summary in zip(labels, summaries, strict=True)
-        ]
-    }
+    comparable = _same_prompts([summary for label, summary in newest if label])
+    after = [f"{label} ({one.so_far})" if one.so_far else label or "-" for label, one in newest]
+    rows = {"evaluated after": after}
     starred = False
-    for metric, title in titles.items():
+    for metric, one in _infos(titles, summaries).items():
         values = [summary.metrics.get(metric) for summary in summaries]
         if any(value is not None for value in values):
-            one = infos.get(metric, MeasureInfo(metric, title, form=""))
             ended = [value if run.tested else None for run, value in zip(runs, values, strict=True)]
             best = _best(ended, one.better) if comparable else None
             starred |= best is not None
-            rows[f"{title} {BETTER[one.better]}".rstrip()] = [
+            rows[f"{titles[metric]} {BETTER[one.better]}".rstrip()] = [
                 f"{_shown(value, one.form)}{BEST if n == best else ' '}" for n, value in enumerate(values)
             ]
-    for metric, title in {"reward": "reward", **titles}.items():
+    for metric, one in _infos({"reward": "reward", **titles}, summaries).items():
         values = [run.last(f"validation/{metric}") for run in runs]
         if any(value is not None for value in values):
-            form = infos[metric].form if metric in infos else ""
-            rows[f"validation: {title}"] = [f"{_shown(value, form)} " for value in values]
+            rows[f"validation: {titles.get(metric, metric)}"] = [f"{_shown(value, one.form)} " for value in values]
     rows["training: reward"] = [f"{number(run.last('reward'))} " for run in runs]
     rows["seconds a step"] = [f"{number(mean_step(run))} " for run in runs]
     note = f"newest of each run{f', {BEST} best' if starred else ''}"
