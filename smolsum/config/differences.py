@@ -35,6 +35,20 @@ def differing(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
+def told_apart(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return a few of the settings that differ, in the form of `differing`: enough to tell as many of the runs apart as
+    all of them do. The seed is left out."""
+    columns = {key: cells for key, cells in differing(runs).items() if key != SEED}
+    named: list[str] = []
+
+    def apart(*keys: str) -> int:
+        return len(set(zip(*(columns[key] for key in keys), strict=True)))
+
+    while apart(*named) < apart(*columns):
+        named.append(max(columns, key=lambda key: apart(*named, key)))
+    return {key: columns[key] for key in named}
+
+
 def _by_stage(run: Mapping[str, Any], stages: Sequence[str]) -> dict[str, str]:
     """What a run says of all its stages, in their order."""
     each = {

@@ -19,7 +19,7 @@ from textual.reactive import reactive
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from smolsum.config.differences import SEED, differing, group_seeds
+from smolsum.config.differences import group_seeds, told_apart
 from smolsum.config.presets import leaves
 from smolsum.console import duration
 from smolsum.runs.listing import RunLine, RunList
@@ -103,19 +103,11 @@ def groups(lines: Sequence[RunLine]) -> list[RunRow]:
     settings that tell it from the others, and the name of its newest run where they do not."""
     found = group_seeds((line, line.run.config) for line in lines)
     newest = [own[0].run for own in found]
-    columns = {key: cells for key, cells in differing([leaves(run.config) for run in newest]).items() if key != SEED}
-    named: list[str] = []
-
-    def told_apart(*keys: str) -> int:
-        return len(set(zip(*(columns[key] for key in keys), strict=True)))
-
-    while told_apart(*named) < told_apart(*columns):
-        named.append(max(columns, key=lambda key: told_apart(*named, key)))
-    columns["run"] = [run.paths.name for run in newest]
-    named += ["run"] if told_apart(*named) < len(found) else []
-    return [
-        RunRow(own, {"runs": str(len(own)), **{key: columns[key][n] for key in named}}) for n, own in enumerate(found)
-    ]
+    names = told_apart([leaves(run.config) for run in newest])
+    if len(set(zip(*names.values(), strict=True))) < len(found):
+        names["run"] = [run.paths.name for run in newest]
+    names = {"runs": [str(len(own)) for own in found], **names}
+    return [RunRow(own, {key: cells[n] for key, cells in names.items()}) for n, own in enumerate(found)]
 
 
 def by_name(root: Path) -> list[str | int]:
