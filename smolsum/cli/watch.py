@@ -61,9 +61,9 @@ def watch(
     if once and as_json:
         raise UsageError("--once and --json cannot be combined", hint="leave one out")
 
+    from smolsum.runs.document import as_document
     from smolsum.runs.paths import open_run
     from smolsum.runs.reader import read_run
-    from smolsum.watch.model import as_document
 
     folder = runs_folder(runs_dir)
     interactive = not (once or as_json) and sys.stdout.isatty() and able_to_draw()

@@ -1,22 +1,17 @@
-"""The model of the view: the runs at one moment and what the user chose, from which every widget draws itself; and the
-same as JSON for `--json`."""
+"""The model of the view: the runs at one moment and what the user chose, from which every widget draws itself."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
 
-from smolsum.files import finite
 from smolsum.linechart.braille import Ends
 from smolsum.linechart.zoom import View
 from smolsum.runs.alerts import Alert, find_alerts
-from smolsum.runs.grid_follower import GridView, grid_of
+from smolsum.runs.grid_follower import GridView
 from smolsum.runs.reader import Run
 from smolsum.runs.samples import clean
-from smolsum.runs.state import TROUBLE, RunState, pace, run_state
+from smolsum.runs.state import TROUBLE, RunState, run_state
 
-SCHEMA_VERSION = 1
-MAX_EVENTS = 10
 SMOOTHING = (0.0, 0.6, 0.9, 0.97)
 """Weight of the past in a smoothed line."""
 
@@ -79,29 +74,3 @@ class Snapshot:
     def in_view(self) -> Ends:
         """The first and the last step that charts show."""
         return self.options.view.ends(self.whole)
-
-
-def as_document(run: Run) -> dict[str, Any]:
-    """Return state, newest metrics, alerts and events of a run as JSON can hold them; times in seconds, None for a
-    value that is not finite."""
-    shown = Snapshot(run, grid=grid_of(run.paths))
-    state, took = shown.run_state, pace(run, shown.run_state, shown.now)
-    found = {
-        "schema_version": SCHEMA_VERSION,
-        "name": run.paths.name,
-        "path": str(run.paths.root),
-        "state": state.state,
-        "detail": state.detail,
-        "hint": state.hint,
-        "step": run.step,
-        "steps": run.total,
-        "stage": run.stage,
-        "stages": run.stages,
-        "elapsed_s": took.elapsed_s,
-        "eta_s": took.eta_s,
-        "metrics": {key: value for key, value in run.row.items() if key != "schema_version"},
-        "signals": [asdict(alert) for alert in find_alerts(run)],
-        "events": list(run.event_rows)[-MAX_EVENTS:],
-        "grid": asdict(shown.grid) if shown.grid else None,
-    }
-    return dict(finite(found))

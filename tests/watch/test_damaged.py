@@ -14,11 +14,12 @@ from support.watching import make_run, screen
 from textual.pilot import Pilot
 
 from smolsum.cli.main import main
+from smolsum.runs.document import as_document
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import read_run
 from smolsum.watch.app import WatchApp
 from smolsum.watch.charts import CHARTS, chart
-from smolsum.watch.model import Snapshot, as_document
+from smolsum.watch.model import Snapshot
 from smolsum.watch.pages import PAGES
 from smolsum.watch.panes import alerts, constraints, header, message, run_log, settings, sparklines, times, workers
 from smolsum.watch.results import comparison, differences, results, states

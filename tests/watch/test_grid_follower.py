@@ -18,12 +18,13 @@ from smolsum.files import to_json
 from smolsum.grpo.grid_train import GridWriter
 from smolsum.runs import grid_follower
 from smolsum.runs.control import is_requested
+from smolsum.runs.document import as_document
 from smolsum.runs.grid_follower import GridFollower, GridView
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import Run
 from smolsum.runs.records import GRID, RunOfGrid
 from smolsum.watch.app import WatchApp, plain_page
-from smolsum.watch.model import ViewOptions, as_document
+from smolsum.watch.model import ViewOptions
 
 COMMAND = "smolsum train --model tiny --strategy all"
 
