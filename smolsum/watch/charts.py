@@ -177,17 +177,14 @@ def chart_of(name: str) -> ChartSpec:
     return ChartSpec(name, _fixed((name, "m", name)), by_reward=name.startswith(("reward", "validation/reward")))
 
 
-def shown_curves(snapshot: Snapshot, spec: ChartSpec) -> list[Curve]:
-    """Return the curves of the first run: all that are not hidden, or the first next to other runs."""
-    curves, hidden = spec.curves(snapshot.run), _hidden_curves(snapshot, spec)
-    return curves[:1] if snapshot.others else [curve for curve in curves if curve not in hidden]
-
-
-def _hidden_curves(snapshot: Snapshot, spec: ChartSpec) -> list[Curve]:
-    """The curves that the user has hidden. The first run next to others has none, and one is always left."""
+def curves_of(snapshot: Snapshot, spec: ChartSpec) -> tuple[list[Curve], list[Curve]]:
+    """Return the curves of the first run that are shown, at least one if it has any, and those that the user has
+    hidden; next to other runs only its first one is shown."""
     curves = spec.curves(snapshot.run)
-    hidden = [curve for curve in curves if curve.metric in snapshot.options.hidden]
-    return hidden if len(hidden) < len(curves) and not snapshot.others else []
+    if snapshot.others:
+        return curves[:1], []
+    shown = [curve for curve in curves if curve.metric not in snapshot.options.hidden] or curves
+    return shown, [curve for curve in curves if curve not in shown]
 
 
 def letter_of(snapshot: Snapshot, curve: Curve) -> str:
@@ -203,7 +200,7 @@ def legend(
     With enough lines every curve has its name; otherwise only its letter and value. `more` is named at the end. An
     entry has its metric as `curve` in its `meta`, unless it is that of the only curve.
     """
-    shown, hidden = shown_curves(snapshot, spec), _hidden_curves(snapshot, spec)
+    shown, hidden = curves_of(snapshot, spec)
     cursor = snapshot.options.view.cursor
     before = [] if cursor is None else [Text(f"at step {cursor:.0f}:")]
     behind = [*_others(snapshot, spec), *(Text(part) for part in (*[*spec.levels(snapshot.run)][:1], *more))]
@@ -344,7 +341,7 @@ def log_is_possible(snapshot: Snapshot, spec: ChartSpec) -> bool:
 
 def parts_of(snapshot: Snapshot, width: int, spec: ChartSpec) -> list[Part]:
     """Return the parts of a chart with their own scales, from left to right; most charts have one."""
-    (first, last), curves = snapshot.in_view, shown_curves(snapshot, spec)
+    (first, last), (curves, _) = snapshot.in_view, curves_of(snapshot, spec)
 
     def has(part: Part) -> bool:
         found = (snapshot.run.series[curve.metric].at(part.last) for curve in curves)
@@ -408,7 +405,7 @@ def _traces(snapshot: Snapshot, spec: ChartSpec, part: Part) -> list[Trace]:
         style, pattern = CURVES[place % len(CURVES)], PATTERNS[place % len(PATTERNS)]
         for curve in spec.curves(other)[:1]:
             add(other, curve.metric, Trace((), pattern, style=style, letter=RUNS[place]))
-    for place, curve in reversed([*enumerate(shown_curves(snapshot, spec))]):
+    for place, curve in reversed([*enumerate(curves_of(snapshot, spec)[0])]):
         add(run, curve.metric, Trace(style=CURVES[place % len(CURVES)], letter=letter_of(snapshot, curve)))
     return found
 
