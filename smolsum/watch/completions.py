@@ -93,16 +93,13 @@ class Completions(Container):
 
     def _more(self) -> None:
         """Read further hits when the table is scrolled to the last one."""
-        if (
-            isinstance(hits := self.listing, HitList)
-            and hits.most < len(hits.items)
-            and self._table.is_vertical_scroll_end
-        ):
+        hits, at_end = self.listing, self._table.is_vertical_scroll_end
+        if isinstance(hits, HitList) and at_end and hits.most < len(hits.items):
             hits.most += PORTION
             self._load()
 
-    def _load(self) -> None:
-        """List what there is by now."""
+    def _load(self, row: int | None = None) -> None:
+        """List what there is by now, with the bar on this row, or where it is."""
         listing, table = self.listing, self._table
         if listing is None:
             return
@@ -111,8 +108,8 @@ class Completions(Container):
         rows = listing.rows()
         table.fill(rows)
         self._title = rows.title
-        if follows:
-            table.move_cursor(row=len(rows.rows) - 1)
+        if row is not None or follows:
+            table.move_cursor(row=len(rows.rows) - 1 if row is None else row)
         self._lay_out()
         self._show_text()
 
@@ -122,34 +119,22 @@ class Completions(Container):
             self.listing.row = self._bar
         self.listing, row = listing, listing.row if row is None else row
         if isinstance(listing, HitList):
-            listing.most = max(PORTION, row + PORTION)
+            listing.most = row + PORTION
         self._table.clear(columns=True)
-        self._load()
-        if row or not isinstance(listing, OverTime):
-            self._table.move_cursor(row=row)
-        self._show_text()
+        self._load(row or (None if isinstance(listing, OverTime) else 0))
 
     @property
     def _bar(self) -> int:
         return max(self._table.cursor_row, 0)
 
     @on(RowTable.RowHighlighted)
-    def _highlighted(self) -> None:
-        if self.listing:
-            if self._bar >= self._table.row_count - 1:
-                self._more()
-            self._show_text()
-
     def _show_text(self) -> None:
         """Show the text of what is under the bar; another one from its top, or from its first hit."""
         if (listing := self.listing) is None:
             return
         self._table.border_title = Content(self._title.replace("#", str(self._bar + 1), 1))
         item = listing.items[self._bar] if self._bar < len(listing.items) else None
-        views, found = (
-            [self.query_one("#before", TextView), self.query_one("#after", TextView)],
-            listing.texts(self._bar),
-        )
+        views, found = [*self.query(TextView)], listing.texts(self._bar)
         for view, text in zip(views[-len(found) :], found, strict=True):
             view.fill(text)
             if self._shown != (listing, item):
@@ -202,8 +187,7 @@ class Completions(Container):
         else:
             step = (run.step if rollouts.step is None else rollouts.step) + by
             rollouts.step = None if step >= run.step else max(step, run.first_step)
-            self._load()
-            self._table.move_cursor(row=0)
+            self._load(row=0)
 
     def go_next(self, by: int) -> None:
         """Go to the next hit of a search, or the next row of another listing; without either, to the next prompt."""
@@ -216,9 +200,9 @@ class Completions(Container):
 
     def go_prompt(self, by: int) -> None:
         self.rollouts.place += by
-        self._load()
-        self._table.move_cursor(row=0)
+        self._load(row=0)
 
+    @on(RowTable.HeaderSelected)
     def sort(self) -> None:
         if self.listing:
             keys, by = self.listing.sort_keys(self._bar), self.samples.order.by
@@ -230,9 +214,7 @@ class Completions(Container):
 
     def _reorder(self, order: Order) -> None:
         self.samples.order = order
-        self._load()
-        if not isinstance(self.listing, OverTime):  # which keeps its order
-            self._table.move_cursor(row=0)
+        self._load(None if isinstance(self.listing, OverTime) else 0)  # which keeps its order
 
     def over_time(self) -> None:
         """List all steps at which the prompt was sampled, the newest one under the bar; or go back."""
@@ -262,10 +244,6 @@ class Completions(Container):
             self._list(self.rollouts, row=self.samples.sorted(group).index(sample))
         elif found and isinstance(self.listing, HitList):
             self.over_time()
-
-    @on(RowTable.HeaderSelected)
-    def _head_clicked(self) -> None:
-        self.sort()
 
     def copied(self) -> tuple[str, str]:
         """Return what the key for copying takes, in words, and its text; empty for nothing."""
