@@ -4,7 +4,8 @@ marked, with its rewards, or with what changed in it."""
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -58,7 +59,7 @@ class Samples:
         self.query, self.order, self.difference = "", Order(), False
         self._groups: tuple[int, tuple[Group, ...]] = (-1, ())
         self._first: tuple[Group | None, Group | None] = (None, None)
-        self._scores: tuple[str, Mapping[str, Mapping[str, float | None]]] = ("", {})
+        self._measured = lru_cache(maxsize=1)(lambda name: scores_of(run.paths.evaluations / name))
 
     def groups(self, step: int) -> tuple[Group, ...]:
         """Return the rollouts of a step by prompt, read once; empty before its file is written."""
@@ -87,9 +88,7 @@ class Samples:
         source, first = scan.hits.source(span[0]), samples[0]
         if isinstance(source, int):
             return next((one for one in self.groups(source) if one.samples[0].prompt_id == first.prompt_id), None)
-        if self._scores[0] != source:
-            self._scores = source, scores_of(self.run.paths.evaluations / source)
-        measured = self._scores[1].get(first.prompt_id, {})
+        measured = self._measured(source).get(first.prompt_id, {})
         first = structs.replace(first, rewards={clean(name): value for name, value in measured.items()})
         return Group(-1, clean(first.prompt_id), "", (), (first, *samples[1:]), evaluation=source)
 
@@ -135,9 +134,8 @@ class Listing(ABC):
         if found is None:
             return [PaneText("text", "", (Text(GONE if self.items else "", style=ORANGE),))]
         group, sample = found
-        named = (
-            "" if isinstance(self, Rollouts) else f" of {group.evaluation or f'step {group.step}'}, {group.prompt_id}"
-        )
+        source = group.evaluation or f"step {group.step}"
+        named = "" if isinstance(self, Rollouts) else f" of {source}, {group.prompt_id}"
         note = f"{asked_and_got(sample, self.run.settings)}{', cut' if sample.truncated else ''}"
         text = _rollout(self.samples, group, sample, repeated=bool(named))
         return [PaneText(f"rollout {sample.number + 1}{named}", note, (text,))]
@@ -206,8 +204,7 @@ class HitList(Listing):
         super().__init__(samples)
         self.wanted = Wanted(text=query)
         self.most = PORTION
-        self._lines: dict[int, list[str | Text]] = {}
-        self._lines_of: Order | None = None
+        self._line = lru_cache(maxsize=None)(self._read_line)
 
     def sort_keys(self, bar: int) -> list[str]:
         return self.scan.hits.sort_keys()
@@ -221,19 +218,16 @@ class HitList(Listing):
     def rows(self) -> Rows:
         scan, order, query = self.scan, self.samples.order, self.samples.query
         self.items = self.samples.searches.order(scan.wanted, order)
-        if order != self._lines_of:
-            self._lines, self._lines_of = {}, order
         note = _progress(scan) or self.order_note()
         if not self.items:
             return Rows(f"no hit /{query}", note, [""], [[_searched(scan)]])
         shown = order.by if scan.hits.column(order.by) is not None else "reward"
-        for hit in self.items[: self.most]:
-            if hit not in self._lines:
-                self._lines[hit] = self._line(scan, hit, shown)
-        lines, titles = [self._lines[hit] for hit in self.items[: self.most]], ["from", "prompt", "#", shown, "text"]
+        lines = [self._line(hit, shown) for hit in self.items[: self.most]]
+        titles = ["from", "prompt", "#", shown, "text"]
         return Rows(f"hit #/{scan.hits.count} /{query}", note, titles, lines, ("from", "prompt", "text"))
 
-    def _line(self, scan: Scan, hit: int, shown: str) -> list[str | Text]:
+    def _read_line(self, hit: int, shown: str) -> list[str | Text]:
+        scan = self.scan
         sample, where = scan.sample(hit), _where(scan.hits.source(hit))
         if sample is None:
             return [where, "", "", "", Text(GONE, style=ORANGE)]
