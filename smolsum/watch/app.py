@@ -367,11 +367,6 @@ class WatchApp(RunView):
             if len(runs) > 1:
                 self.action_open("compare")
 
-    def action_request(self, request: Request) -> None:
-        self._request(request)
-        if request == "resume":
-            self.say("the run continues")
-
     async def action_refuse(self, request: Request) -> None:
         """Say why the run does not take a request, unless the grid does."""
         if self._answering(request):
@@ -385,7 +380,7 @@ class WatchApp(RunView):
 
     def _confirmed(self, answer: str | None) -> None:
         if answer == CONFIRM:
-            self._request("stop")
+            self.action_request("stop")
         else:
             self.say("not stopped")
 
@@ -408,11 +403,14 @@ class WatchApp(RunView):
             self.say(f"nothing to pause or stop: the run is {state.state}{more}")
         return None
 
-    def _request(self, request: Request) -> None:
+    def action_request(self, request: Request) -> None:
+        """Ask for it, unless nothing takes it."""
         if paths := self._answering(request):
             try:
                 withdraw(paths, "pause") if request == "resume" else make_request(paths, request)
-                if not self.snapshot().run_state.answers:
+                if request == "resume":
+                    self.say("the run continues")
+                elif not self.snapshot().run_state.answers:
                     self.say("the grid ends before its next run, or in the first step of it")
             except SmolsumError as error:
                 self.say(str(error))

@@ -195,10 +195,6 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         self.set_interval(REFRESH_S, self._poll)
         self.call_after_refresh(self._poll)
 
-    @on(Input.Changed)
-    def _filtered(self) -> None:
-        self._show()
-
     @on(RowTable.RowSelected)
     def _chosen(self, event: RowTable.RowSelected) -> None:
         self.dismiss([self._rows[event.cursor_row].lines[0].run.paths])
@@ -270,6 +266,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
             self.call_later(self._poll)
         self._show()
 
+    @on(Input.Changed)
     def _show(self) -> None:
         query, table, box = self.query_one(Input).value, self.query_one(RowTable), self.query_one(Vertical)
         runs = self._runs.lines()
