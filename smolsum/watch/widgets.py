@@ -14,7 +14,6 @@ from textual.coordinate import Coordinate
 from textual.geometry import Region
 from textual.screen import ModalScreen
 from textual.strip import Strip
-from textual.visual import VisualType
 from textual.widget import Widget
 from textual.widgets import DataTable, Footer, Input, Static
 
@@ -88,7 +87,7 @@ class Pane(TextLines):
             self.show(now)
 
 
-class RowTable(Sized, DataTable[VisualType], inherit_bindings=False):
+class RowTable(Sized, DataTable[Text], inherit_bindings=False):
     """Rows with a bar. The keys that it does not need are left to the app."""
 
     DEFAULT_CSS = """
@@ -193,7 +192,7 @@ class RowTable(Sized, DataTable[VisualType], inherit_bindings=False):
                 continue
             for at, cell in enumerate(row):
                 known = self.get_cell_at(Coordinate(place, at))
-                if known != cell or (isinstance(known, Text) and known.style != cell.style):
+                if known != cell or known.style != cell.style:
                     # one is enough for the table to find its size; each one costs measuring its column
                     self.update_cell_at(Coordinate(place, at), cell, update_width=wider)
                     wider = False
@@ -240,7 +239,7 @@ class TextView(VerticalScroll, can_focus=False):
         """Show this text; one that comes by itself stays at its end."""
         text = Text("\n").join(found.lines)
         label(self, found.title, found.note)
-        if (self._text.plain, self._text.spans) != (text.plain, text.spans):
+        if self._text != text:
             self._text = text
             self.query_one(TextLines).update(text)
 
