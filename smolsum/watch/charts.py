@@ -77,10 +77,8 @@ def _rewards(run: Run) -> list[Curve]:
     parts = [name.removeprefix("rewards/").removesuffix("/mean") for name in run.named("rewards/", "/mean")]
     found = _fixed(("reward", "R", "total"))(run)
     if len(parts) > 1 or not found:
-        found += [
-            Curve(f"rewards/{name}/mean", letter, name)
-            for name, letter in zip(parts, letters(parts, taken="v"), strict=True)
-        ]
+        marks = letters(parts, taken="v")
+        found += [Curve(f"rewards/{name}/mean", mark, name) for name, mark in zip(parts, marks, strict=True)]
     return found + _fixed(("validation/reward", "v", "validation"))(run)
 
 
@@ -88,11 +86,8 @@ def _validation(run: Run) -> list[Curve]:
     """The reward and the first headlines that are shares or scores: a count would flatten them."""
     reward = _fixed(("validation/reward", "v", "reward"))(run)
     heads = [(f"validation/{metric}", title) for metric, title in run.headlines.items()]
-    fitting = [
-        (metric, title)
-        for metric, title in heads
-        if metric in run.series and -1 <= run.series[metric].low <= run.series[metric].high <= 1
-    ][:MAX_HEADLINES]
+    measured = [(run.series[metric], metric, title) for metric, title in heads if metric in run.series]
+    fitting = [(metric, title) for one, metric, title in measured if -1 <= one.low <= one.high <= 1][:MAX_HEADLINES]
     marks = letters([title for _, title in fitting], taken="v")
     return reward + [Curve(metric, mark, title) for (metric, title), mark in zip(fitting, marks, strict=True)]
 

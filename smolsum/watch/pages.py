@@ -162,9 +162,8 @@ class Metrics(ViewPage):
             course = sparkline(snapshot, room + VALUE_WIDTH, chart_of(name), name_width=0)
             course = course[VALUE_WIDTH * len(snapshot.runs) :]
             rows.append([Text("*" if style else " ", style), Text(title, style), *map(number, values), course])
-        table.fill(
-            Rows("metrics", note, ["", "metric", "newest", "least", "most", "course"], rows, ("", "metric", "course"))
-        )
+        titles = ["", "metric", "newest", "least", "most", "course"]
+        table.fill(Rows("metrics", note, titles, rows, left=("", "metric", "course")))
 
     def follow(self, name: str) -> None:
         """Keep the bar on a metric whose row moves."""

@@ -183,9 +183,7 @@ def alerts(snapshot: Snapshot, width: int, height: int | None = None) -> PaneTex
     """Return the alerts as sentences, with advice where there is room; first why a run failed."""
     found, state = snapshot.alerts, snapshot.run_state
     if not found:
-        nothing = (
-            "nothing unusual" if snapshot.run.row else "nothing to judge yet" if state.hopeful else "nothing to judge"
-        )
+        nothing = "nothing unusual" if snapshot.run.row else f"nothing to judge{' yet' if state.hopeful else ''}"
         return PaneText("alerts", "0", (Text(nothing, style=DIM),), news=False)
     lines = [line for alert in found for line in _alert(alert, width, full=True)]
     if height is not None and len(lines) > height:
