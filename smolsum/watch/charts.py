@@ -415,23 +415,25 @@ def _divided(run: Run, metric: str, ends: Ends, most: int) -> list[tuple[float, 
     return found
 
 
-def sparkline(snapshot: Snapshot, width: int, spec: ChartSpec, *, name_width: int = NAME_WIDTH) -> Text:
+def sparkline(
+    snapshot: Snapshot, width: int, spec: ChartSpec, *, name_width: int = NAME_WIDTH, value_width: int = VALUE_WIDTH
+) -> Text:
     """Return one line of a chart: its title, and the newest value and the course of its first curve; those of several
-    runs side by side, on one scale."""
+    runs side by side, on one scale. What has a width of 0 is left out."""
     runs = list(snapshot.runs)
     metric = next((curve.metric for run in runs for curve in spec.curves(run)[:1]), "")
-    while (room := sparkline_room(width, len(runs), name_width)) < MIN_SPARKLINE and len(runs) > 2:
+    while (room := sparkline_room(width, len(runs), name_width, value_width)) < MIN_SPARKLINE and len(runs) > 2:
         runs.pop()
     line = Text(f"{spec.title[:name_width]:<{name_width}}")
-    line.append("".join(f"{number(run.last(metric)):>{VALUE_WIDTH}}" for run in runs))
+    line.append("".join(f"{number(run.last(metric)):>{value_width}}" for run in runs if value_width))
     for place, run in enumerate(runs if room >= MIN_SPARKLINE else ()):
         line.append(" ").append(course(snapshot, run, metric, spec, room), style=CURVES[place % len(CURVES)])
     return line
 
 
-def sparkline_room(width: int, runs: int, name_width: int = NAME_WIDTH) -> int:
+def sparkline_room(width: int, runs: int, name_width: int = NAME_WIDTH, value_width: int = VALUE_WIDTH) -> int:
     """Return the characters of each sparkline in a line of so many runs."""
-    return (width - name_width - VALUE_WIDTH * runs) // runs - 1
+    return (width - name_width - value_width * runs) // runs - 1
 
 
 def course(snapshot: Snapshot, run: Run, metric: str, spec: ChartSpec, room: int) -> str:

@@ -159,8 +159,7 @@ class Metrics(ViewPage):
         for name, title in zip(names, shown, strict=True):
             one, style = series[name], SKY if name in snapshot.options.pinned else ""
             values = (one.last, one.low, one.high) if one.count else (one.last, None, None)
-            course = sparkline(snapshot, room + VALUE_WIDTH, chart_of(name), name_width=0)
-            course = course[VALUE_WIDTH * len(snapshot.runs) :]
+            course = sparkline(snapshot, room, chart_of(name), name_width=0, value_width=0)
             rows.append([Text("*" if style else " ", style), Text(title, style), *map(number, values), course])
         titles = ["", "metric", "newest", "least", "most", "course"]
         table.fill(Rows("metrics", note, titles, rows, left=("", "metric", "course")))

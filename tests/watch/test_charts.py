@@ -26,6 +26,7 @@ from smolsum.watch.charts import (
     log_is_possible,
     parts_of,
     rewards_of,
+    sparkline,
 )
 from smolsum.watch.formats import SKY, PaneText
 from smolsum.watch.model import Snapshot, ViewOptions
@@ -270,3 +271,15 @@ def test_labels_of_a_zoomed_axis_are_different(tmp_path: Path, unit: str, labels
 def test_letters() -> None:
     """The first free letter of each name; never a or b, which are runs, whatever the case."""
     assert letters(["length", "bleu", "bleu-2", "Meteor", "ab", "ab", ""], taken="v") == [*"leumcdf"]
+
+
+@pytest.mark.parametrize("runs", [1, 2, 5, 9])
+def test_a_line_without_names_and_values_has_courses(tmp_path: Path, runs: int) -> None:
+    """As the table of all metrics shows them, which has few columns for many runs."""
+    others = tuple(snapshot_of(tmp_path / str(n)).run for n in range(1, runs))
+    now = replace(snapshot_of(tmp_path / "0"), others=others)
+    for width in (12, 40):
+        line = sparkline(now, width, chart_of("grad_norm"), name_width=0, value_width=0).plain
+        assert len(line) <= width
+        assert any("\u2800" < char <= "\u28ff" for char in line)
+        assert not any(char.isdigit() for char in line)
