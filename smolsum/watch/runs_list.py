@@ -232,16 +232,20 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
 
     def action_compare(self) -> None:
         """Return the marked runs, unless the bar is on a group without marks; with fewer than two, those of the group,
-        in the order of their names; else the run of the view and the one marked or under the bar."""
+        in the order of their names; else the run of the view and the one marked or under the bar. With the bar on the
+        run of the view it is the next one of the list, by age the one before it."""
         own = self._roots
         marked = self._marked if len(own) < 2 or {*own} & {*self._marked} else []
         runs = marked if len(marked) > 1 else sorted(own[: len(RUNS)], key=by_name)
         if len(runs) < 2:
             runs = [self._shown, *(marked or runs)]
-        if len(set(runs)) > 1:
+        if len(set(runs)) < 2:
+            here = self.query_one(RowTable).cursor_row
+            runs = [self._shown, *(row.roots[0] for row in [*self._rows[here + 1 :], *self._rows[:here]][:1])]
+        if len(runs) > 1:
             self.dismiss([RunPaths(root) for root in runs])
         else:
-            self.notify("this run is shown: go to another one, or mark several", markup=False)
+            self.notify("there is no other run to compare with", markup=False)
 
     def action_group(self, grouped: bool) -> None:
         self.grouped = grouped

@@ -190,11 +190,26 @@ def test_sorted_by_results(tmp_path: Path) -> None:
     )
 
 
-def test_two_runs_are_compared_with_three_keys(tmp_path: Path) -> None:
-    """The shown one with the one under the bar; on the shown one itself the key does nothing."""
-    _, waiting, killed = several(tmp_path)
-    app = play(killed, ("r", "the newest first", " first "), ("tab", "the newest first"), ("down tab", On("compare")))
-    assert [run.paths for run in (app.watched, *app.others)] == [killed, waiting]
+def test_two_runs_are_compared_with_two_keys(tmp_path: Path) -> None:
+    """The shown one with the one before it; with a key for each row between, any other."""
+    first, waiting, killed = several(tmp_path)
+
+    def shows(*runs: RunPaths) -> Callable[[WatchApp], bool]:
+        return lambda app: [run.paths for run in (app.watched, *app.others)] == [*runs]
+
+    play(
+        killed,
+        ("r", "the newest first", " first "),
+        ("tab", On("compare"), shows(killed, waiting)),
+        ("r", "2 marked"),
+        ("down down enter", shows(first)),
+        ("r", "the newest first"),
+        ("tab", On("compare"), shows(first, killed)),  # the oldest has none before it
+    )
+
+
+def test_a_run_alone_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
+    play(make_run(tmp_path, "alone"), ("r", "1 run, the newest first"), ("tab", "there is no other run"))
 
 
 def test_a_view_can_begin_with_the_list(tmp_path: Path) -> None:
