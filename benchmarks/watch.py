@@ -3,8 +3,9 @@
     uv run python benchmarks/watch.py [--steps 10000] [--seconds 20]
 
 The run is invented (tests/support/watching.py), with as many metrics in each step as a real one. Each measurement is a
-separate process on a pseudo-terminal of 120 x 40. The time to the first page, with the last step on it, is wall time
-since `execve`, and CPU time, which other work on the machine changes less. CPU shares are of one core.
+separate process on a pseudo-terminal of 120 x 40, which answers what the view asks terminals for. The time to the first
+page, with the last step on it, is wall time since `execve`, and CPU time, which other work on the machine changes less.
+CPU shares are of one core.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.watching import make_run, row, status
 
 TICKS = os.sysconf("SC_CLK_TCK")
+QUESTION, ANSWER = b"\x1b[c", b"\x1b]11;rgb:0000/0000/0000\x1b\\\x1b[?62;22c"
+"""Device attributes, which the view asks for behind the background's colour, and both answers"""
 
 
 def main() -> None:
@@ -62,9 +65,11 @@ def measure(run: Path, seconds: float, steps: int, total: int) -> dict[str, floa
     )
     os.close(slave)
     wanted = re.compile(rf"step {steps}/{total}".encode())
-    text = b""
+    text, asked = b"", False
     while not wanted.search(text):
         text += _read(master, 60.0)
+        if not asked and QUESTION in text:
+            asked = os.write(master, ANSWER) > 0
     first, first_cpu = time.perf_counter() - began, _cpu_s(view.pid)
     _drain(master, 3.0)
     before = _cpu_s(view.pid)
