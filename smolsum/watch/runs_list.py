@@ -175,7 +175,8 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         self._queued = queued
         self._runs = RunList(shown[0].root.parent)
         self._shown = shown[0].root
-        self._at: Path | None = self._shown
+        self._at = self._kept = self._shown
+        """the run that the bar is on, and the one that it is kept on, unless that is not listed (yet)"""
         self._marked = [paths.root for paths in shown] if len(shown) > 1 else []
         self._refused: Path | None = None
         """where the bar was when a row had more runs than can still be marked"""
@@ -204,7 +205,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         table = self.query_one(RowTable)
         getattr(table, f"action_{action}")()
         if self._rows:
-            self._at = self._rows[table.cursor_row].roots[0]
+            self._at = self._kept = self._rows[table.cursor_row].roots[0]
 
     @property
     def _roots(self) -> list[Path]:
@@ -213,7 +214,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
 
     def mark(self, row: int) -> None:
         """Mark the runs of a row, or take their marks away."""
-        self._at = self._rows[row].roots[0]
+        self._at = self._kept = self._rows[row].roots[0]
         self.action_mark()
 
     def action_mark(self) -> None:
@@ -234,6 +235,9 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         """Return the marked runs, unless the bar is on a group without marks; with fewer than two, those of the group,
         in the order of their names; else the run of the view and the one marked or under the bar. With the bar on the
         run of the view it is the next one of the list, by age the one before it."""
+        while not self._runs.poll(PORTION_S):  # to the run that is meant, also where tab is pressed at once
+            pass
+        self._show()
         own = self._roots
         marked = self._marked if len(own) < 2 or {*own} & {*self._marked} else []
         runs = marked if len(marked) > 1 else sorted(own[: len(RUNS)], key=by_name)
@@ -288,7 +292,7 @@ class RunSwitcher(ModalScreen[list[RunPaths] | None]):
         shown = run_rows(self._rows or rows, self._marked, table.content_size.width)
         table.fill(shown if self._rows else replace(shown, rows=()))  # a filter that finds nothing leaves the head
         if self._rows:
-            self._at = self._at if self._roots else self._rows[0].roots[0]
+            self._at = self._kept if any(self._kept in row.roots for row in self._rows) else self._rows[0].roots[0]
             table.move_cursor(row=next(n for n, row in enumerate(self._rows) if self._at in row.roots))
         names, queue = self._queued(), self.query_one("#queue", Static)
         lines = [f"{name}  to train" for name in names[:MAX_QUEUED]]

@@ -7,10 +7,11 @@ import time
 import weakref
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import pytest
-from support.views import Click, Gone, On, alive, drive, play, walk
+from support.views import Click, Gone, On, alive, drive, play, until, walk
 from support.watching import append, make_run, measured, row, screen, status
 from textual.pilot import Pilot
 
@@ -18,7 +19,7 @@ from smolsum.runs.listing import RunList
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.reader import LAST_BYTES, Run, Tail
 from smolsum.watch.app import WatchApp
-from smolsum.watch.runs_list import RunRow, groups, listed, run_rows
+from smolsum.watch.runs_list import PORTION_S, RunRow, groups, listed, run_rows
 
 
 def aged(paths: RunPaths, seconds: float) -> RunPaths:
@@ -206,6 +207,24 @@ def test_two_runs_are_compared_with_two_keys(tmp_path: Path) -> None:
         ("r", "the newest first"),
         ("tab", On("compare"), shows(first, killed)),  # the oldest has none before it
     )
+
+
+def test_the_run_in_view_is_found_however_long_runs_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar is on it when it comes, behind newer ones; tab waits for what it compares with."""
+    runs = [aged(make_run(tmp_path, f"run{n}", steps=2), 600 - n) for n in range(8)]
+    clock = count(step=0.6 * PORTION_S)
+    monkeypatch.setattr("smolsum.runs.listing.monotonic", lambda: next(clock))  # a run each time
+
+    def shows(*some: RunPaths) -> Callable[[WatchApp], bool]:
+        return lambda app: [run.paths for run in (app.watched, *app.others)] == [*some]
+
+    play(runs[3], ("r", "8 runs, the newest first", " run0 "), ("tab", On("compare"), shows(runs[3], runs[2])))
+
+    async def at_once(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("r", "tab")
+        await until(pilot, lambda: shows(runs[4], runs[3])(app))
+
+    drive(WatchApp(Run(runs[4])), at_once)
 
 
 def test_a_run_alone_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
