@@ -12,6 +12,8 @@ from statistics import fmean, pstdev
 import regex
 
 WORD = re.compile(r"\w+|[^\w\s]")
+WORD_OR_BLANK = re.compile(WORD.pattern + r"|(?<=\s)\s")
+INDENTATION = re.compile(r"\n[^\S\n]{1,16}(?=\S)")
 COPIED_RUN = 5
 """words in a row that two writers hardly choose by chance"""
 
@@ -20,10 +22,11 @@ def repeated_trigrams(text: str) -> float:
     """Return the share of the text's word trigrams that occurred before in it, in [0, 1].
 
     1 - distinct / (n - 2), over the n - 2 runs of three in a text of n words; 0 for fewer than 3 words. Case
-    does not matter, and each punctuation mark is a word, since a text can be padded with those too: "do do do
-    do" gives 1/2, and a text that never says anything twice gives 0.
+    does not matter. Each punctuation mark is a word, and so is each blank that follows a blank and indents no
+    line, since a text can be padded with those too: "do do do do" gives 1/2, and a text that never says anything
+    twice gives 0.
     """
-    words = WORD.findall(text.lower())
+    words = WORD_OR_BLANK.findall(INDENTATION.sub("\n", text.lower()))
     trigrams = list(zip(words, words[1:], words[2:], strict=False))
     return 1 - len(set(trigrams)) / len(trigrams) if trigrams else 0.0
 

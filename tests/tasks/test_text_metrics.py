@@ -28,6 +28,9 @@ from smolsum.tasks.text_metrics import (
         ("she left and she left and went", 1 / 5),  # of 5 trigrams, "she left and" is said twice
         ("My sister lost. My sister lost?", 1 / 6),  # a mark is a word, and case does not matter
         ("Why" + "!" * 9, 6 / 8),
+        ("I am" + " " * 10 + "not", 6 / 10), ("Why?" + "\n" * 10, 6 / 9), ("I am\n" + " " * 40 + "not", 37 / 41),
+        ("One line.\n\nAnother  line.", 0.0),
+        ("{\n    is: 1,\n    no: 2\n}", 0.0),  # indented lines are not padded
     ],
 )  # fmt: skip
 def test_repeated_trigrams_is_the_share_said_before(text: str, share: float) -> None:
