@@ -23,9 +23,14 @@ def repeated_trigrams(text: str) -> float:
     does not matter, and each punctuation mark is a word, since a text can be padded with those too: "do do do
     do" gives 1/2, and a text that never says anything twice gives 0.
     """
+    every = trigrams(text)
+    return 1 - len(set(every)) / len(every) if every else 0.0
+
+
+def trigrams(text: str) -> list[tuple[str, ...]]:
+    """Return each three words of the text that follow each other, in lower case; a punctuation mark is a word."""
     words = WORD.findall(text.lower())
-    trigrams = list(zip(words, words[1:], words[2:], strict=False))
-    return 1 - len(set(trigrams)) / len(trigrams) if trigrams else 0.0
+    return list(zip(words, words[1:], words[2:], strict=False))
 
 
 def novel_ngrams(text: str, source: str, n: int) -> float | None:
