@@ -22,7 +22,7 @@ from smolsum.tasks.text_metrics import trigrams
 from smolsum.types import Rollout, RolloutGroup
 
 RECOMBINED = "recombined"
-MOST_ADDED = 2
+MOST_ADDED = 1
 """sentences that may follow those of the rollout that a text begins with"""
 MOST_OFFERED = 40
 """sentences of a prompt's rollouts that may be added: the likeliest"""
