@@ -22,10 +22,10 @@ from smolsum.tasks.text_metrics import trigrams
 from smolsum.types import Rollout, RolloutGroup
 
 RECOMBINED = "recombined"
-MOST_ADDED = 1
+MOST_ADDED = 3
 """sentences that may follow those of the rollout that a text begins with"""
 MOST_OFFERED = 40
-"""sentences of a prompt's rollouts that may be added: the likeliest"""
+"""sentences of a prompt's rollouts of which one may be added: the likeliest; of half as many two, of a third three"""
 LEAST_TOKENS = 5
 """of a sentence; what is shorter is rather an abbreviation"""
 SCORED = 8
@@ -48,8 +48,7 @@ class Sentence(NamedTuple):
 
 def learn_from_recombined(batch: Batch, setup: Setup, stage: StageConfig, ends: frozenset[int]) -> Learned:
     """Return for each group up to as many texts as it has rollouts, with the advantage 1, so that the gradient is that
-    of their likelihood. A group none of whose texts is within the tolerance of its target teaches
-    nothing."""
+    of their likelihood. A group none of whose texts is within the tolerance of its target teaches nothing."""
     config, task = setup.config, cast("LengthSettings", setup.config.task)
     length, offered = setup.task.targets.length(config), list[RolloutGroup]()
     for group in batch.groups:
@@ -104,31 +103,33 @@ def nearest_texts(
     rollouts: Sequence[Sequence[Sentence]], target: int, tolerance: int, most: int
 ) -> list[tuple[Sentence, ...]]:
     """Return up to `most` texts whose lengths are within the tolerance of the target, the nearest first and, of equal
-    distance, the likeliest. None says a trigram of words twice."""
-    found: dict[tuple[tuple[int, ...], ...], tuple[int, float, tuple[Sentence, ...]]] = {}
-    for text, added in _texts(rollouts, target + tolerance):
-        off = abs(sum(one.length for one in text) - target)
-        if off <= tolerance and _says_nothing_twice(text):
-            likely = sum(one.logp for one in text) / sum(len(one.token_ids) for one in text)
-            found.setdefault(tuple(one.token_ids for one in text), (off + added, -likely, text))
+    distance, the likeliest; a sentence that is added counts as one more of distance, and none is added where fewer
+    make enough texts. None says a trigram of words twice."""
+    found: dict[tuple[tuple[int, ...], ...], tuple[float, float, tuple[Sentence, ...]]] = {}
+    for added in range(MOST_ADDED + 1):
+        for text in _texts(rollouts, added, target + tolerance):
+            off = abs(sum(one.length for one in text) - target)
+            if off <= tolerance and _says_nothing_twice(text):
+                likely = sum(one.logp for one in text) / sum(len(one.token_ids) for one in text)
+                found.setdefault(tuple(one.token_ids for one in text), (off + added, -likely, text))
+        if len(found) >= most:
+            break
     return [text for _, _, text in sorted(found.values(), key=lambda one: one[:2])[:most]]
 
 
-def _texts(rollouts: Sequence[Sequence[Sentence]], longest: int) -> Iterator[tuple[tuple[Sentence, ...], int]]:
-    """The texts that begin as a rollout does and go on with sentences of any, from their second on."""
-    later = {one.text: one for own in rollouts for one in own[1:]}
-    likeliest = sorted(later.values(), key=lambda one: one.logp / len(one.token_ids), reverse=True)[:MOST_OFFERED]
+def _texts(rollouts: Sequence[Sequence[Sentence]], added: int, longest: int) -> Iterator[tuple[Sentence, ...]]:
+    """The texts that begin as a rollout does and go on with so many sentences of any, from their second on, or where
+    all have one only, with that."""
+    later = {one.text: one for own in rollouts for one in own[1:]} or {one.text: one for own in rollouts for one in own}
+    likeliest = sorted(later.values(), key=lambda one: one.logp / len(one.token_ids), reverse=True)
     for own in rollouts:
         for count in range(1, len(own) + 1):
             opening = tuple(own[:count])
             room = longest - sum(one.length for one in opening)
             if room < 0:
                 break
-            fitting = [one for one in likeliest if one.length <= room]
-            for added in range(MOST_ADDED + 1):
-                for more in permutations(fitting, added):
-                    if sum(one.length for one in more) <= room:
-                        yield (*opening, *more), added
+            fitting = [one for one in likeliest[: MOST_OFFERED // max(added, 1)] if one.length <= room]
+            yield from ((*opening, *more) for more in permutations(fitting, added))
 
 
 def _says_nothing_twice(text: Sequence[Sentence]) -> bool:
