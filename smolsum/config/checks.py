@@ -67,6 +67,9 @@ def _of_stage(config: Config, name: str, sources: Mapping[str, str]) -> Iterator
     if stage.learn == "recombined" and not config.task.needed_tokens:
         what = f"makes texts of a set length, and the texts of task {config.task.name} have none"
         yield Problem(f"{prefix}.learn", f"= 'recombined' {what}", other)
+    if stage.learn == "recombined" and config.workers.urls:
+        what = "= 'recombined' samples with the weights that the stage begins with, and workers have the newest"
+        yield Problem(f"{prefix}.learn", what, f"{other}, or leave the workers out")
     limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer
     if "overlong" in stage.trained_rewards and buffer > limit:
         yield Problem(

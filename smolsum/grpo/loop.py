@@ -27,7 +27,7 @@ from smolsum.grpo.keeper import Keeper, RunKeeper
 from smolsum.grpo.learning_rate import learning_rate
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.progress import Progress
-from smolsum.grpo.recombine import learn_from_recombined
+from smolsum.grpo.recombine import StartSource, learn_from_recombined
 from smolsum.grpo.relabel import relabelled
 from smolsum.grpo.reward_balance import RewardBalance
 from smolsum.grpo.session import Session
@@ -95,6 +95,8 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
     first_step = at.step - at.stage_step + 1  # seeds and policy versions count over the whole run
     if stage.learn == "references":
         source = ReferenceSource(policy, config)
+    elif stage.learn == "recombined":
+        source = StartSource(source, policy, session.sampler, first_step - 1)
     order = open_order(session, setup, source.depth)
     multipliers = Multipliers(parse_constraints(stage.constraints), config.grpo)
     parts = (order, RewardBalance(config.grpo), multipliers)  # what changes with the steps; yours is one more

@@ -3,9 +3,13 @@
 Few of a prompt's rollouts have the length that it asks for, but many of the texts do that begin as one of them and end
 with whole sentences of any. Those with the highest reward are learnt from, as RAFT does with the best of what was
 sampled (arXiv:2304.06767): every step has texts of the right length, however far the policy is from it.
+
+All of a stage's rollouts are sampled with the weights that it begins with. Sentences that are joined do not know of
+each other: a policy that learns this, samples, and learns again comes to repeat itself.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import permutations
 from typing import Any, NamedTuple, cast
 
@@ -15,9 +19,12 @@ import numpy as np
 from smolsum.config.sections import StageConfig
 from smolsum.config.targets import TARGET, LengthSettings, tolerance_of
 from smolsum.grpo.batch import Batch, Learned
+from smolsum.grpo.batch_gradient import with_parameters
 from smolsum.grpo.setup.prepare import Setup
 from smolsum.policy import distributed
+from smolsum.policy.load import Policy
 from smolsum.rewards.combine import score_and_combine
+from smolsum.rollout.source import GroupRequest, Source
 from smolsum.tasks.text_metrics import trigrams
 from smolsum.types import Rollout, RolloutGroup
 
@@ -28,10 +35,26 @@ MOST_OFFERED = 40
 """sentences of a prompt's rollouts of which one may be added: the likeliest; of half as many two, of a third three"""
 LEAST_TOKENS = 5
 """of a sentence; what is shorter is rather an abbreviation"""
-SCORED = 8
+SCORED = 16
 """texts that are scored, for each rollout"""
 ALIKE = 0.6
 """share of a text's trigrams from which it is too much like one that is learnt from already"""
+
+
+class StartSource(Source):
+    """Samples with the weights that a stage begins with, whatever it has learnt since."""
+
+    def __init__(self, source: Source, policy: Policy, start: Any, version: int) -> None:
+        """`start` is a tree of trainable parameters, of the policy's version `version`."""
+        self._source, self._policy, self._start, self._version = source, policy, start, version
+
+    def sample(self, request: GroupRequest) -> list[RolloutGroup]:
+        with with_parameters(self._policy.model, self._start):
+            groups = self._source.sample(request)
+        return [
+            replace(group, rollouts=tuple(replace(one, policy_version=self._version) for one in group.rollouts))
+            for group in groups
+        ]
 
 
 class Sentence(NamedTuple):

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mlx.utils import tree_flatten, tree_map
 from support.calls import Call, done
 from support.refusals import assert_refused
+from support.training import arguments, assert_goes_on, trained
 
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
@@ -14,8 +16,11 @@ from smolsum.config.targets import lot
 from smolsum.files import read_jsonl
 from smolsum.grpo.batch import Batch
 from smolsum.grpo.credit import sentence_ends
-from smolsum.grpo.recombine import Sentence, learn_from_recombined, nearest_texts, sentences
+from smolsum.grpo.recombine import Sentence, StartSource, learn_from_recombined, nearest_texts, sentences
 from smolsum.grpo.setup.prepare import Setup, prepare
+from smolsum.policy.load import snapshot
+from smolsum.rollout.source import GroupRequest, LocalSource
+from smolsum.runs.paths import RunPaths
 from smolsum.tasks import TASKS
 from smolsum.types import Rollout, RolloutGroup
 
@@ -126,18 +131,48 @@ def test_the_texts_of_the_target_are_learnt_by_their_likelihood() -> None:
     assert metrics["recombined/texts"] == len(made.rollouts) / 2
 
 
-def test_a_stage_learns_from_them(tmp_path: Path, call: Call) -> None:
-    """Their loss falls on what the start model samples, and the run goes on after its first step as it would have."""
-    sets = ["--set=stages.length.learn=recombined", "--set=stages.length.steps=3", "--set=sampling.rollouts=4",
-            "--set=train.validate_every=0", "--set=train.start_prompts=1", "--set=data.test_rows=1"]  # fmt: skip
-    done(call("train", "--model=tiny", "--reward=length", "--name=whole", f"--runs-dir={tmp_path}", *sets))
-    rows = read_jsonl(tmp_path / "whole" / "metrics.jsonl")
-    assert all(row["recombined/texts"] > 1 for row in rows)
-    assert all(abs(row["recombined/mean_length"] - 64) <= 5 for row in rows)
-    assert all(row["loss"] > 0 for row in rows)
-    done(call("verify", "whole", f"--runs-dir={tmp_path}"))
+def test_a_stage_learns_from_what_its_first_weights_sample(data: Path, tmp_path: Path, call: Call) -> None:
+    """All its rollouts are of the start; the next stage samples with what was learnt. A killed run ends the same, and its
+    steps can be derived again."""
+    changes = {"stages__length__learn": "recombined", "stages__length__steps": 3, "stages__quality__steps": 1,
+               "sampling__max_new_tokens": 128}  # fmt: skip
+    whole = trained(data, tmp_path / "runs", "whole", **changes)
+    rows = read_jsonl(whole / "metrics.jsonl")
+    found = [row for row in rows if "recombined/texts" in row]
+    assert [row["stage"] for row in rows] == [*["length"] * len(found), "quality"]
+    assert all(abs(row["recombined/mean_length"] - 42) <= 5 for row in found if row["recombined/texts"])
+    assert any(row["loss"] > 0 for row in found)
+    versions = [read_jsonl(RunPaths(whole).completions(step))[0]["policy_version"] for step in range(1, 5)]
+    assert versions == [0, 0, 0, 3]
+    assert_goes_on(arguments(data, tmp_path / "other", "killed", **changes), 2, whole)
+    done(call("verify", "whole", f"--runs-dir={tmp_path / 'runs'}"))
+
+
+def test_the_weights_of_the_start_sample(setup: Setup) -> None:
+    """And not those that were learnt since, which stay as they are."""
+    policy, request = setup.policy, GroupRequest(4, setup.prompts["train"][:1], 0, 0.7)
+    local = LocalSource(policy, resolved("sampling.max_new_tokens=12"))
+    start, (before,) = snapshot(policy.model), local.sample(request)
+    policy.model.update(tree_map(lambda p: p * 1.5, start))
+    learnt = tree_flatten(policy.model.trainable_parameters())
+    try:
+        assert local.sample(request)[0] != before
+        (found,) = StartSource(local, policy, start, 2).sample(request)
+        assert [one.token_ids for one in found.rollouts] == [one.token_ids for one in before.rollouts]
+        assert {one.policy_version for one in found.rollouts} == {2}
+        now = dict(tree_flatten(policy.model.trainable_parameters()))
+        assert all(now[name] is value for name, value in learnt)
+    finally:
+        policy.model.update(start)
 
 
 def test_what_has_no_length_is_refused(tmp_path: Path, call: Call) -> None:
     refused = call("train", "--task=strict-json", f"--runs-dir={tmp_path}", "--set=stages.standard.learn=recombined")
     assert_refused(refused, "stages.standard.learn = 'recombined' makes texts of a set length", "learn=best")
+
+
+def test_workers_are_refused(tmp_path: Path, call: Call) -> None:
+    """They have the newest weights."""
+    refused = call("train", "--model=tiny", "--reward=length", f"--runs-dir={tmp_path}", "--worker=http://127.0.0.1:9",
+                   "--set=stages.length.learn=recombined")  # fmt: skip
+    assert_refused(refused, "samples with the weights that the stage begins with", "leave the workers out")
