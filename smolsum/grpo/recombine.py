@@ -165,7 +165,7 @@ def _says_nothing_twice(text: Sequence[Sentence]) -> bool:
 
 
 def _as_rollout(text: Sequence[Sentence], version: int, tokenizer: Any) -> Rollout:
-    """A text as a completion that ended, which nobody sampled."""
+    """A text as a completion that ended; no policy sampled it whole."""
     ids = tuple(token for one in text for token in one.token_ids)
     read = str(tokenizer.decode(list(ids), skip_special_tokens=True))
     return Rollout((*ids, tokenizer.eos_token_id), (), "stop", version, RECOMBINED, 0, read)

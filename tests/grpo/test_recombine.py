@@ -132,8 +132,8 @@ def test_the_texts_of_the_target_are_learnt_by_their_likelihood() -> None:
 
 
 def test_a_stage_learns_from_what_its_first_weights_sample(data: Path, tmp_path: Path, call: Call) -> None:
-    """All its rollouts are of the start; the next stage samples with what was learnt. A killed run ends the same, and its
-    steps can be derived again."""
+    """All its rollouts are of the start; the next stage samples with what was learnt. A killed run ends the same, and
+    its steps can be derived again."""
     changes = {"stages__length__learn": "recombined", "stages__length__steps": 3, "stages__quality__steps": 1,
                "sampling__max_new_tokens": 128}  # fmt: skip
     whole = trained(data, tmp_path / "runs", "whole", **changes)
