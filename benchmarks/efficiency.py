@@ -37,6 +37,7 @@ WAYS: dict[str, tuple[str, ...]] = {
     "no deviation": ("grpo.advantage_scale=none",),
     "exponential shape": ("rewards.length_shape=exponential",),
     "best of 8": ("stages.length.learn=best",),
+    "recombined": ("stages.length.learn=recombined",),
 }
 
 

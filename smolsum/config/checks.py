@@ -60,9 +60,16 @@ def _of_stage(config: Config, name: str, sources: Mapping[str, str]) -> Iterator
         first = next(iter(stage.mix_end))
         what = f"has no {prefix}.mix to start from"
         yield Problem(f"{prefix}.mix_end.{first}", what, f"--set {prefix}.mix={{{first}=1.0}}")
-    if stage.learn == "references" and config.grpo.correction != "none":
-        what = "= 'references' has no sampler whose log-probs grpo.correction could compare"
-        yield Problem(f"{prefix}.learn", what, f"--set {prefix}.learn=best, or --set grpo.correction=none")
+    other = f"--set {prefix}.learn=best"
+    if stage.learn in ("references", "recombined") and config.grpo.correction != "none":
+        what = f"= {stage.learn!r} has no sampler whose log-probs grpo.correction could compare"
+        yield Problem(f"{prefix}.learn", what, f"{other}, or --set grpo.correction=none")
+    if stage.learn == "recombined" and not config.task.needed_tokens:
+        what = f"makes texts of a set length, and the texts of task {config.task.name} have none"
+        yield Problem(f"{prefix}.learn", f"= 'recombined' {what}", other)
+    if stage.learn == "recombined" and config.workers.urls:
+        what = "= 'recombined' samples with the weights that the stage begins with, and workers have the newest"
+        yield Problem(f"{prefix}.learn", what, f"{other}, or leave the workers out")
     limit, buffer = config.sampling.max_new_tokens, config.rewards.overlong_buffer
     if "overlong" in stage.trained_rewards and buffer > limit:
         yield Problem(

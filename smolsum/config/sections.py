@@ -444,9 +444,9 @@ class StageConfig:
     mask_truncated: bool = True
     """Whether the loss of this stage leaves out completions that reached max_new_tokens."""
     learn: fields.Learning = "rewards"
-    """What this stage learns from: the `rewards` of its rollouts, by GRPO; only the `best` rollout of each group, as if
-    it were a reference (RAFT, arXiv:2304.06767); or the `references` of the data, without sampling (supervised
-    fine-tuning)."""
+    """What this stage learns from: the `rewards` of its rollouts, by GRPO; by likelihood the `best` rollout of each
+    group (RAFT, arXiv:2304.06767), or the best texts of the target's length that the sentences of a group's rollouts
+    make (`recombined`); or the `references` of the data, without sampling (supervised fine-tuning)."""
     temperature_end: fields.NonNegative = 0.0
     """Sampling temperature at the stage's last step; `temperature` is that of its first. 0: it stays."""
     temperature_schedule: fields.Course = "linear"

@@ -256,6 +256,7 @@ class Learned:
     """the part of the advantages that is credited to the ends of completions: float32 (P, G)"""
     by_place: list[dict[int, float]]
     """the advantages by a rollout's place among all of its group"""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def learn_from(

@@ -34,8 +34,9 @@ RETRY = "a lower learning rate, a higher grpo.beta, another reward, or a --const
 
 def open_guard(config: Config, stage: StageConfig, evaluation: TaskEvaluation) -> "Guard":
     """Return the guard of a stage. It watches nothing where it is off, where the task has no quick measure, and where
-    the stage learns from references, which no policy has written."""
-    idle = config.train.guard == "off" or evaluation.quick_measurer is None or stage.learn == "references"
+    the stage learns from texts that the policy has not written as they are."""
+    unsampled = stage.learn in ("references", "recombined")
+    idle = config.train.guard == "off" or evaluation.quick_measurer is None or unsampled
     return Guard([] if idle else watched_metrics(evaluation, stage))
 
 

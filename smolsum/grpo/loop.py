@@ -27,6 +27,7 @@ from smolsum.grpo.keeper import Keeper, RunKeeper
 from smolsum.grpo.learning_rate import learning_rate
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.progress import Progress
+from smolsum.grpo.recombine import StartSource, learn_from_recombined
 from smolsum.grpo.relabel import relabelled
 from smolsum.grpo.reward_balance import RewardBalance
 from smolsum.grpo.session import Session
@@ -94,6 +95,8 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
     first_step = at.step - at.stage_step + 1  # seeds and policy versions count over the whole run
     if stage.learn == "references":
         source = ReferenceSource(policy, config)
+    elif stage.learn == "recombined":
+        source = StartSource(source, policy, session.sampler, first_step - 1)
     order = open_order(session, setup, source.depth)
     multipliers = Multipliers(parse_constraints(stage.constraints), config.grpo)
     parts = (order, RewardBalance(config.grpo), multipliers)  # what changes with the steps; yours is one more
@@ -104,7 +107,8 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         watches=bool(guard.watched), first_step=first_step, steps=steps, run_steps=run_steps, parts=parts, mark=mark,
     )  # fmt: skip
     at_ends = setup.task.rewards.end_signals if config.grpo.length_credit == "ends" else []
-    ends = sentence_ends(policy.tokenizer) if at_ends or config.grpo.hindsight else frozenset()
+    by_sentence = at_ends or config.grpo.hindsight or stage.learn == "recombined"
+    ends = sentence_ends(policy.tokenizer) if by_sentence else frozenset()
     source.publish(at.step, always=True)  # a restored or new stage is not one update from what workers hold
     for k in session.steps(optimizer):  # saves checkpoints, pauses and stops
         reset_peak()
@@ -113,7 +117,10 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         sampler.request_ahead(k)  # workers sample while the update runs
         batch = sampled.take(chosen)
         now = sampler.stage_at_step(k)  # the weights that scored the step: `observe` moves those of the parts below
-        learned = learn_from(batch, now, multipliers.values, config.grpo, at_ends)
+        if stage.learn == "recombined":
+            learned = learn_from_recombined(batch, setup, now, ends)
+        else:
+            learned = learn_from(batch, now, multipliers.values, config.grpo, at_ends)
         grads, metrics = gradients(
             policy.model, learned.groups, learned.advantages_PG, config.grpo, now,
             max_new_tokens=config.sampling.max_new_tokens, chunking=setup.memory.chunking, reference=reference,
@@ -126,6 +133,7 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
             )  # fmt: skip
             metrics |= copied
         mark("fwd_bwd_s")
+        metrics |= learned.metrics
         metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps) * guard.rate)
         metrics |= guard.look(batch.measures, learned.by_place)
         if guard.alarms:

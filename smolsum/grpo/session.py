@@ -26,7 +26,8 @@ class Session:
 
     `at` is where it is. `state` is what the stage needs to continue apart from weights and optimizer: values in JSON by
     name, as the checkpoint had them; `adopt` adds what changes with the steps. `reference` are the parameters (or
-    adapters) that the stage's KL term compares with (`grpo.reference`); None where beta is 0.
+    adapters) that the stage's KL term compares with (`grpo.reference`); None where beta is 0. `sampler` are those that
+    a stage begins with and samples with to its end; None where it samples with the newest.
     """
 
     def __init__(self, config: Config, keeper: Keeper) -> None:
@@ -35,7 +36,7 @@ class Session:
         self.stop_requested = False
         self.state: dict[str, Any] = {}
         self._parts: tuple[Stateful, ...] = ()
-        self.reference = self._run_start = None
+        self.reference = self._run_start = self.sampler = None
         self._restored: Checkpoint | None = None
         self._leaving = False  # whether a pause or a stop follows, before which every step is saved
         self._alarm: SmolsumError | None = None  # with which the guard ends the run
@@ -53,6 +54,7 @@ class Session:
         stage."""
         self.at.stage, (start, end) = stage, span(self.at.plan, stage)
         self.reference = self._take_reference()
+        self.sampler = snapshot(self.setup.policy.model) if self.config.stages[stage].learn == "recombined" else None
         self._restored = self.keeper.restore(self.setup.policy)  # None on other ranks, which have no files of the run
         self.at.step = distributed.gathered(self._restored.step if self._restored else start)[0]
         self.at.stage_step = self.at.step - start

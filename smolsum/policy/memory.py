@@ -173,10 +173,11 @@ def estimate(shape: ModelShape, config: Config, chunking: Chunking, lengths: Max
     kept = {"masters": (8, 0 if shape.itemsize == 4 else 4), "stochastic": (6, 0), "study": (2 * shape.itemsize, 0)}
     moments, copy = kept[config.optimizer.precision]
     gradient = float(shape.trained * shape.itemsize)
+    keeps_start = any(stage.beta > 0 or stage.learn == "recombined" for stage in config.stages.values())
     always = {
         "weights": float(shape.weight_bytes),
         "optimizer": float(shape.trained * (moments + copy)),
-        "reference": gradient if any(stage.beta > 0 for stage in config.stages.values()) else 0.0,
+        "reference": gradient if keeps_start else 0.0,
     }
     if config.grpo.hindsight:
         always["hindsight"] = gradient  # of the main objective, while that of the copies is computed

@@ -26,9 +26,15 @@ def repeated_trigrams(text: str) -> float:
     line, since a text can be padded with those too: "do do do do" gives 1/2, and a text that never says anything
     twice gives 0.
     """
+    every = trigrams(text)
+    return 1 - len(set(every)) / len(every) if every else 0.0
+
+
+def trigrams(text: str) -> list[tuple[str, ...]]:
+    """Return each three words of the text that follow each other, in lower case; a mark is a word, and so is a blank
+    that follows a blank and indents no line."""
     words = WORD_OR_BLANK.findall(INDENTATION.sub("\n", text.lower()))
-    trigrams = list(zip(words, words[1:], words[2:], strict=False))
-    return 1 - len(set(trigrams)) / len(trigrams) if trigrams else 0.0
+    return list(zip(words, words[1:], words[2:], strict=False))
 
 
 def novel_ngrams(text: str, source: str, n: int) -> float | None:
