@@ -14,6 +14,8 @@ import regex
 WORD = re.compile(r"\w+|[^\w\s]")
 WORD_OR_BLANK = re.compile(WORD.pattern + r"|(?<=\s)\s")
 INDENTATION = re.compile(r"\n[^\S\n]{1,16}(?=\S)")
+STRETCHED = re.compile(r"([^\W\d]{1,12}?)\1{3,}|(\d{1,3}?)\2{11,}")
+"""letters four times in a row and digits twelve times, as in "hahahaha", which is one word of any number of tokens"""
 COPIED_RUN = 5
 """words in a row that two writers hardly choose by chance"""
 
@@ -23,18 +25,24 @@ def repeated_trigrams(text: str) -> float:
 
     1 - distinct / (n - 2), over the n - 2 runs of three in a text of n words; 0 for fewer than 3 words. Case
     does not matter. Each punctuation mark is a word, and so is each blank that follows a blank and indents no
-    line, since a text can be padded with those too: "do do do do" gives 1/2, and a text that never says anything
-    twice gives 0.
+    line, and each of the same letters within a word ("hahahaha" has four), since a text can be padded with those
+    too: "do do do do" gives 1/2, and a text that never says anything twice gives 0.
     """
     every = trigrams(text)
     return 1 - len(set(every)) / len(every) if every else 0.0
 
 
 def trigrams(text: str) -> list[tuple[str, ...]]:
-    """Return each three words of the text that follow each other, in lower case; a mark is a word, and so is a blank
-    that follows a blank and indents no line."""
-    words = WORD_OR_BLANK.findall(INDENTATION.sub("\n", text.lower()))
+    """Return each three words of the text that follow each other, in lower case, with words as in
+    `repeated_trigrams`."""
+    found = WORD_OR_BLANK.findall(INDENTATION.sub("\n", text.lower()))
+    words = [part for word in found for part in STRETCHED.sub(_each_apart, word).split() or [word]]
     return list(zip(words, words[1:], words[2:], strict=False))
+
+
+def _each_apart(stretched: re.Match[str]) -> str:
+    part = stretched[1] or stretched[2]
+    return f" {part}" * (len(stretched[0]) // len(part)) + " "
 
 
 def novel_ngrams(text: str, source: str, n: int) -> float | None:
