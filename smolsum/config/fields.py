@@ -75,7 +75,12 @@ WeightFloor = Annotated[
     float, Rule("at least 0 and below 1, as a token drawn by the policy itself weighs 1", lambda x: 0 <= x < 1)
 ]
 _PLAIN = "a plain name (letters, digits, '.', '_' and '-', starting with a letter or digit)"
-StageName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", s, re.ASCII)))]
+StageName = Annotated[
+    str,
+    Rule(_PLAIN, lambda s: bool(re.fullmatch(r"[A-Za-z0-9][\w.-]*", s, re.ASCII))),
+    # also in other letters, as some disks do not tell them apart
+    Rule("other than that of the start's evaluation", lambda s: s.lower() != "start", "call it sft, or what it does"),
+]
 RunName = Annotated[str, Rule(_PLAIN, lambda s: bool(re.fullmatch(r"([A-Za-z0-9][\w.-]*)?", s, re.ASCII)))]
 WorkerUrls = Annotated[
     str,

@@ -39,7 +39,7 @@ def test_names() -> None:
         "llama-3.2-3b", "qwen", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b",
         "qwen3-8b", "smollm2-1.7b", "smollm2-360m", "smollm3-3b", "tiny", "tiny-lfm",
     )  # fmt: skip
-    assert preset_names("strategies") == ("constrained", "finetuned", "included", "sft-constrained")
+    assert preset_names("strategies") == ("constrained", "finetuned", "included", "sft-constrained", "sft-included")
     assert len(PRESETS) == len({name for _, name in PRESETS})
 
 

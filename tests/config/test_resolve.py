@@ -278,7 +278,7 @@ def test_a_strategy_that_is_named_is_not_replaced(chosen: dict[str, Any]) -> Non
         resolved(**chosen, reward="length")
 
 
-@pytest.mark.parametrize("strategy", ["constrained", "finetuned", "included", "sft-constrained"])
+@pytest.mark.parametrize("strategy", ["constrained", "finetuned", "included", "sft-constrained", "sft-included"])
 def test_the_settings_of_a_run_keep_its_strategy(strategy: str, tmp_path: Path) -> None:
     """Whatever the default was when it began: a run's config.toml holds its stages, with which it resumes, is repeated
     and is recognised in a grid."""
@@ -498,6 +498,7 @@ def test_an_update_keeps_some_of_the_rollouts(kept: int) -> None:
         ("[stages.quality]\nrewards = ['meteor']\n", ":2: stages.quality.rewards must be a table"),
         ("[stages.'../x']\n", ":1: unknown key 'stages.../x'"),
         ("[stages.'a b']\n", ":1: stages.a b: the name of a stage must be a plain name"),
+        ("[stages.Start]\n", ":1: stages.Start: the name of a stage must be other than that of the start's evaluation"),
         ("[grpo]\nloss = study\n", ":2:8: not TOML"),
     ],
 )

@@ -20,6 +20,7 @@ NAMES: list[tuple[str, dict[str, Any], list[str], str, str, str]] = [
     ("tldr", {"strategy": "constrained", "reward": "rouge"}, [], "constrained", "rouge", "constrained-rouge"),
     ("tldr", {"strategy": "sft-constrained", "reward": "rouge"}, [], "sft-constrained", "rouge",
      "sft-constrained-rouge"),
+    ("tldr", {"strategy": "sft-included", "reward": "rouge"}, [], "sft-included", "rouge", "sft-included-rouge"),
     ("strict-json", {"strategy": "standard"}, [], "standard", "6 signals", "standard-6-signals"),
     ("strict-json", {"strategy": "curriculum"}, [], "curriculum", "6 signals", "curriculum-6-signals"),
     ("strict-json", {"strategy": "think-standard"}, [], "think-standard", "7 signals", "think-standard-7-signals"),

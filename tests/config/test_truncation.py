@@ -31,6 +31,7 @@ LEFT_OUT: list[tuple[str, str, str, str | None, set[str]]] = [
     *(("tldr", "smollm2-135m", strategy, None, set()) for strategy in ("included", "constrained")),
     *(("tldr", model, "constrained", None, set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm", OUTSIDE)),
     *(("tldr", model, "sft-constrained", None, set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm", OUTSIDE)),
+    *(("tldr", model, "sft-included", None, set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm", OUTSIDE)),
     # the study's code leaves out nothing
     *(("tldr", model, "finetuned", "study", set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm")),
     *(("tldr", model, "finetuned", "kalomaze", {"quality"}) for model in ("qwen", "lfm", "tiny", OUTSIDE)),
