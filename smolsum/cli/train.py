@@ -63,9 +63,9 @@ def train(
         typer.Option(
             metavar="STRATEGY",
             help="constrained: quality as high as the length allows; finetuned: length first, then quality; included: "
-            "both at once; sft-constrained, sft-included: the same after some supervised steps; other tasks have their "
-            "own; repeatable; all: the study's finetuned and included, or each of another task.  [default: the "
-            "task's, constrained]",
+            "both at once; sft-constrained: as constrained, after some supervised steps; sft-included: as included, "
+            "after such; other tasks have their own; repeatable; all: the study's finetuned and included, or each of "
+            "another task.  [default: the task's, constrained]",
         ),
     ] = None,
     reward: Annotated[
