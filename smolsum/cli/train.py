@@ -181,6 +181,8 @@ def train(
         **place,
     }
     layers: dict[str, Any] = {"presets": preset or [], "config_file": config, "flags": flags, "environ": os.environ}
+    if config is not None and (strategy or reward):
+        _warn_of_replaced_stages(config, "--strategy" if strategy else "--reward")
     chosen, view = select(model, strategy, reward, task), {"ascii": ascii, "readonly": readonly}
     sweep_of = variants(seeds, sets=sets or [], **layers)
     if chosen.is_grid or len(sweep_of) > 1:
@@ -227,6 +229,16 @@ def train(
         _leave(invocation, _train_and_watch(invocation.arguments, _folder_of(resume, runs), (), **view))
     else:
         _train(resolved.config, resume, place, quiet=output.quiet)
+
+
+def _warn_of_replaced_stages(config: Path, flag: str) -> None:
+    """Say which stages of a configuration file the strategy of a flag replaces."""
+    from smolsum.config.presets import read_file
+
+    keys = [entry.key.split(".") for entry in read_file(config)]
+    if stages := dict.fromkeys(key[1] for key in keys if key[0] == "stages" and len(key) > 1):
+        kept = f"leave out {flag} to train them, or change those of the strategy with --set stages.NAME.KEY=VALUE"
+        console.warn(f"{flag} replaces the stages of {config} ({', '.join(stages)}): {kept}")
 
 
 def _tracker_list(flag: list[str] | None) -> str | None:

@@ -165,6 +165,20 @@ def test_dry_run_prints_what_would_run(trainer: Trainer, call: Call) -> None:
     assert trainer.calls[0] == trainer.calls[1]
 
 
+def test_stages_of_a_file_that_a_flag_replaces_are_named(trainer: Trainer, call: Call) -> None:
+    Path("own.toml").write_text("[grpo]\nbeta = 0.5\n\n[stages.included]\nsteps = 7\nrewards = {length = 1}\n")
+    Path("bare.toml").write_text("[grpo]\nbeta = 0.5\n")
+    for flag in ("--strategy=included", "--reward=rouge"):
+        name = flag.split("=")[0]
+        _, err = done(call("train", "--config=own.toml", flag))
+        assert f"warning: {name} replaces the stages of own.toml (included): leave out {name}" in " ".join(err.split())
+        assert "replaces" not in done(call("train", "--config=bare.toml", flag))[1]
+    assert "replaces" not in done(call("train", "--config=own.toml"))[1]
+    steps = [one["config"].stages["included"].steps for one in trainer.calls if "included" in one["config"].stages]
+    assert steps[-1] == 7
+    assert steps[0] != 7
+
+
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
