@@ -48,6 +48,7 @@ LEFT_OUT: list[tuple[str, str, str, str | None, set[str]]] = [
         for model in ("tiny-json", "smollm2-135m", "smollm2-360m", "qwen", "tinyllama-1.1b", "gemma-2-2b")
         for strategy in ("standard", "curriculum", "think-standard", "think-curriculum")
     ),
+    ("strict-json", OUTSIDE, "standard", "all-weights", set()),
 ]
 
 
