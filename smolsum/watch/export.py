@@ -20,7 +20,7 @@ SIZE = (110, 32)
 
 
 def exported(snapshot: Snapshot, spec: ChartSpec, folder: Path, theme: TerminalTheme) -> str:
-    """Write the chart into `folder` as SVG and CSV, and return a sentence with the paths, or with what went wrong.
+    """Write the chart into `folder` as SVG and CSV, and return a sentence with their names, or with what went wrong.
     Names that are taken get a number: no file is replaced."""
     stem = f"{safe_name(snapshot.run.paths.name)}-{safe_name(spec.title.replace('/', '-'))}"
     try:
@@ -31,7 +31,7 @@ def exported(snapshot: Snapshot, spec: ChartSpec, folder: Path, theme: TerminalT
                 file.write(content)
     except OSError as error:
         return f"cannot write to {folder}: {error.strerror}; start smolsum watch in a folder that you can write to"
-    return f"written: {found[0]} and {found[1].name}"
+    return f"written: {found[0].name} and {found[1].name} in {folder}"  # names first: a long path is cut
 
 
 def values(snapshot: Snapshot, spec: ChartSpec) -> str:
