@@ -92,6 +92,8 @@ def gradients(
     )  # fmt: skip
     gradient, total, tally = distributed.total(gradient), distributed.total(total).item(), over_ranks(tally)
     found = {name: mean.item() for name, mean in loss_metrics(tally).items()}
+    if stage.learn != "rewards":
+        del found["cispo_clip_ratio"]  # likelihood has no ratio that could be clipped
     if all(one is None for one in sampled):  # nothing to compare the policy with
         found = {name: mean for name, mean in found.items() if not name.startswith("sampling/")}
     return gradient, {"loss": total, **skipped, **found}

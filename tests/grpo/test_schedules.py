@@ -140,6 +140,7 @@ def test_stages_learn_from_texts_too(data: Path, tmp_path: Path, call: Call) -> 
     assert rows[-1]["loss"] < rows[3]["loss"]
     assert "sampling/sampling_logp_difference/max" in rows[0]
     assert "sampling/sampling_logp_difference/max" not in rows[3]
+    assert not any("clip_ratio" in name for row in rows for name in row)
     for step, count in ((1, 1), (4, 1)):
         groups: dict[str, list[dict[str, Any]]] = {}
         for row in read_jsonl(RunPaths(whole).completions(step)):
