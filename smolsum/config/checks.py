@@ -99,15 +99,17 @@ def _of_objective(config: Config) -> Iterator[Problem]:
         if grpo.constraint_method == "gate" and any(stage.constraints for stage in stages):
             what = "= 'ends' needs a sum of what length and quality earn, and a gate multiplies them"
             yield Problem(key, what, f"{other}, or --set grpo.constraint_method=lagrange")
-    if grpo.hindsight and not config.task.needed_tokens:
+    looks_back = {name: stage for name, stage in config.stages.items() if stage.hindsight}
+    key = "grpo.hindsight" if grpo.hindsight else f"stages.{next(iter(looks_back), '')}.hindsight"
+    if looks_back and not config.task.needed_tokens:
         what = f"teaches where a text of a set length ends, and the texts of task {config.task.name} have none"
-        yield Problem("grpo.hindsight", what, "--set grpo.hindsight=0")
-    elif grpo.hindsight and not grpo.train_eos:
+        yield Problem(key, what, f"--set {key}=0")
+    elif looks_back and not grpo.train_eos:
         what = "teaches where a text ends, but grpo.train_eos = false leaves out the token that ends it"
-        yield Problem("grpo.hindsight", what, "--set grpo.train_eos=true, or --set grpo.hindsight=0")
-    elif grpo.hindsight and not any(stage.learn == "rewards" for stage in stages):
+        yield Problem(key, what, f"--set grpo.train_eos=true, or --set {key}=0")
+    elif looks_back and not any(stage.learn == "rewards" for stage in looks_back.values()):
         what = "teaches beside rewards, and no stage learns from them (stages.NAME.learn)"
-        yield Problem("grpo.hindsight", what, "--set grpo.hindsight=0")
+        yield Problem(key, what, f"--set {key}=0")
     if grpo.correction != "none" and grpo.old_logprobs == "sampler":
         yield Problem(
             "grpo.correction",

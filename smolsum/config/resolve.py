@@ -42,6 +42,7 @@ INHERITED = {
     "schedule": "optimizer.schedule",
     "warmup_steps": "optimizer.warmup_steps",
     "beta": "grpo.beta",
+    "hindsight": "grpo.hindsight",
     "mask_truncated": "grpo.mask_truncated",
     "constraints": "grpo.constraints",
 }

@@ -235,13 +235,12 @@ class GrpoConfig:
     0: never dropped."""
     mask_truncated: fields.Masking = "auto"
     """Whether the loss leaves out completions that reached max_new_tokens. DAPO (arXiv:2503.14476, section 3.4) leaves
-    them out, since a reward of the whole text punishes a sound one that was cut. A signal that depends on length or
-    truncation punishes them on purpose, and would never be learnt: `auto` leaves them out only in stages without such a
-    signal."""
+    them out, since a reward of the whole text punishes a sound one that was cut. A signal of length or truncation does
+    so on purpose, and would never be learnt: `auto` leaves them out only in stages without such a signal."""
     hindsight: fields.NonNegative = 0.0
     """Weight of what is learnt in hindsight about where to end: of the ends of a completion's sentences, the nearest to
-    the target is right, and one before it is too early. Where prompts ask for a length (`task.targets`), a text that
-    ends after n tokens is a perfect answer to the prompt that asks for n. 0: off."""
+    the target is right, and one before it is too early. A text that ends after n tokens answers perfectly the prompt
+    that asks for n (`task.targets`). 0: off."""
     train_eos: bool = True
     """Whether the end-of-sequence token is trained, which decides where a text ends; the study's code did not."""
 
@@ -436,9 +435,10 @@ class StageConfig:
     """Optimizer steps of this stage's warm-up."""
     beta: fields.NonNegative
     """KL weight of this stage."""
+    hindsight: fields.NonNegative = 0.0
+    """Weight of what this stage learns in hindsight (grpo.hindsight)."""
     mix: dict[str, float] = field(default_factory=dict)
-    """Share of each kind of prompt: of each band of [difficulty], or of each category of a task that has them. Empty:
-    all prompts."""
+    """Share of each kind of prompt: of a band of [difficulty], or of a category of the task. Empty: all prompts."""
     constraints: str = ""
     """Constraints of this stage, as in grpo.constraints."""
     mask_truncated: bool = True

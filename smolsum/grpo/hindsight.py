@@ -38,7 +38,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
 
-from smolsum.config.sections import GrpoConfig, StageConfig
+from smolsum.config.sections import StageConfig
 from smolsum.grpo.loss import Tally, merged, over_ranks, tally_metrics, weighted
 from smolsum.policy import distributed
 from smolsum.policy.cpu.gradient import TokenGroup
@@ -85,13 +85,12 @@ def add_hindsight(
     grads: Any,
     model: nn.Module,
     groups: Sequence[Relabelled],
-    config: GrpoConfig,
     stage: StageConfig,
     *,
     rollouts: int,
     chunking: Chunking = WHOLE,
 ) -> tuple[Any, dict[str, float]]:
-    """Return the gradient tree with that of the hindsight loss added, weighted by `config.hindsight`, and the metrics.
+    """Return the gradient tree with that of the hindsight loss added, weighted by `stage.hindsight`, and the metrics.
 
     `rollouts` is the number that the step learns from. Where several ranks train together, each computes its share of
     the groups, and all return the same sum. Without groups the gradient stays as it is.
@@ -111,7 +110,7 @@ def add_hindsight(
     found = {"hindsight/loss": total} | {name: mean.item() for name, mean in tally_metrics(tally).items()}
     if (early := found["hindsight/early_frac"]) in (0.0, 1.0):  # of the other kind there is none
         del found["hindsight/end_prob" if early else "hindsight/early_prob"]
-    weight = config.hindsight
+    weight = stage.hindsight
     return tree_map(lambda a, b: a + (weight * b).astype(a.dtype), grads, more), counted | found
 
 

@@ -107,7 +107,7 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         watches=bool(guard.watched), first_step=first_step, steps=steps, run_steps=run_steps, parts=parts, mark=mark,
     )  # fmt: skip
     at_ends = setup.task.rewards.end_signals if config.grpo.length_credit == "ends" else []
-    by_sentence = at_ends or config.grpo.hindsight or stage.learn == "recombined"
+    by_sentence = at_ends or stage.hindsight or stage.learn == "recombined"
     ends = sentence_ends(policy.tokenizer) if by_sentence else frozenset()
     source.publish(at.step, always=True)  # a restored or new stage is not one update from what workers hold
     for k in session.steps(optimizer):  # saves checkpoints, pauses and stops
@@ -126,9 +126,9 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
             max_new_tokens=config.sampling.max_new_tokens, chunking=setup.memory.chunking, reference=reference,
             credit=EndCredit(learned.ends_PG, ends) if at_ends else None,
         )  # fmt: skip
-        if config.grpo.hindsight and stage.learn == "rewards":
+        if stage.hindsight and stage.learn == "rewards":
             grads, copied = add_hindsight(
-                grads, policy.model, relabelled(batch, setup, now, k, steps, ends), config.grpo, now,
+                grads, policy.model, relabelled(batch, setup, now, k, steps, ends), now,
                 rollouts=batch.totals.size, chunking=setup.memory.chunking,
             )  # fmt: skip
             metrics |= copied

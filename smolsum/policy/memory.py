@@ -179,7 +179,7 @@ def estimate(shape: ModelShape, config: Config, chunking: Chunking, lengths: Max
         "optimizer": float(shape.trained * (moments + copy)),
         "reference": gradient if keeps_start else 0.0,
     }
-    if config.grpo.hindsight:
+    if _looks_back(config):
         always["hindsight"] = gradient  # of the main objective, while that of the copies is computed
     if shape.in_c and fits_c(chunking):
         update = _of_update_in_c(shape, config, lengths)
@@ -237,9 +237,13 @@ def _of_update(
     return max(start, end, key=lambda parts: sum(parts.values()))
 
 
+def _looks_back(config: Config) -> bool:
+    return any(stage.hindsight > 0 for stage in config.stages.values())
+
+
 def _rows(config: Config) -> int:
     """Return how many completions of a prompt an update holds at once."""
-    if config.grpo.hindsight:
+    if _looks_back(config):
         return config.sampling.rollouts  # all of them, whatever the main objective leaves out
     return config.grpo.update_rollouts or config.sampling.rollouts
 

@@ -476,7 +476,9 @@ def test_hindsight_teaches_where_texts_of_a_length_end() -> None:
         resolved(flags={"task.name": "strict-json"}, sets=["grpo.hindsight=1"])
     with refuses("grpo.hindsight", "no stage learns from them", "--set grpo.hindsight=0"):
         resolved(sets=["grpo.hindsight=1", "stages.constrained.learn=best"])
-    assert resolved(sets=["grpo.hindsight=1"])
+    with refuses("stages.constrained.hindsight", "grpo.train_eos", "--set stages.constrained.hindsight=0"):
+        resolved(sets=["stages.constrained.hindsight=1", "grpo.train_eos=false"])
+    assert resolved(sets=["grpo.hindsight=1"]).config.stages["constrained"].hindsight == 1
 
 
 @pytest.mark.parametrize("kept", [1, 9])

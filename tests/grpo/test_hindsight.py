@@ -1,13 +1,13 @@
 """The loss of completions learnt in hindsight: its value by hand, its gradient against a plain one, in C, in MLX and in
 chunks; and which ends are chosen for which lengths."""
 
+from dataclasses import replace
 from math import exp, log
 from typing import Any
 
 import pytest
 from support.models import EOS, assert_trees_close, build, group, stage
 
-from smolsum.config.sections import GrpoConfig
 from smolsum.grpo.hindsight import Relabelled, add_hindsight, hindsight_loss
 from smolsum.grpo.loss import tally_metrics
 from smolsum.policy.cpu import native
@@ -25,7 +25,7 @@ GROUPS = [
     Relabelled(ROLLOUTS, [(*POST, 3, 2, 7), (*POST, 1, 9, 2, 7), (*POST, 2, 2, 7)], [True, False, True]),
     Relabelled(ROLLOUTS[:1], [(8, 41, 3, 60, 7)], [False]),
 ]
-CONFIG = GrpoConfig(hindsight=2.0)
+STAGE = replace(stage(), hindsight=2.0)
 
 
 def plain(model: nn.Module) -> tuple[Any, float]:
@@ -73,7 +73,7 @@ def test_it_adds_the_gradient_of_the_objective(kind: str, where: str, monkeypatc
         monkeypatch.setattr(native, "_library", None)
     model = build(kind)
     ones = tree_map(mx.ones_like, model.trainable_parameters())
-    gradient, metrics = add_hindsight(ones, model, GROUPS, CONFIG, stage(), rollouts=12)
+    gradient, metrics = add_hindsight(ones, model, GROUPS, STAGE, rollouts=12)
     expected, value = plain(model)
     assert metrics["hindsight/loss"] == pytest.approx(value, abs=1e-5)
     assert metrics["hindsight/copies"] == 4
@@ -87,8 +87,8 @@ def test_chunks_make_no_difference(chunking: Chunking) -> None:
     """Whatever number of rows memory allows."""
     model = build("qwen2")
     zeros = tree_map(mx.zeros_like, model.trainable_parameters())
-    whole, metrics = add_hindsight(zeros, model, GROUPS, CONFIG, stage(), rollouts=12, chunking=WHOLE)
-    parts, others = add_hindsight(zeros, model, GROUPS, CONFIG, stage(), rollouts=12, chunking=chunking)
+    whole, metrics = add_hindsight(zeros, model, GROUPS, STAGE, rollouts=12, chunking=WHOLE)
+    parts, others = add_hindsight(zeros, model, GROUPS, STAGE, rollouts=12, chunking=chunking)
     assert_trees_close(parts, whole)
     assert others == pytest.approx(metrics, abs=1e-5)
 
@@ -98,7 +98,7 @@ def test_the_probability_of_ends_that_are_not_there_is_missing(right: bool) -> N
     model = build("qwen2")
     zeros = tree_map(mx.zeros_like, model.trainable_parameters())
     group = Relabelled(ROLLOUTS[:1], [POST], [right])
-    _, metrics = add_hindsight(zeros, model, [group], CONFIG, stage(), rollouts=1)
+    _, metrics = add_hindsight(zeros, model, [group], STAGE, rollouts=1)
     there, missing = ("end", "early") if right else ("early", "end")
     assert metrics[f"hindsight/{there}_prob"] > 0
     assert f"hindsight/{missing}_prob" not in metrics
@@ -107,6 +107,6 @@ def test_the_probability_of_ends_that_are_not_there_is_missing(right: bool) -> N
 def test_without_copies_the_gradient_stays() -> None:
     model = build("qwen2")
     ones = tree_map(mx.ones_like, model.trainable_parameters())
-    gradient, metrics = add_hindsight(ones, model, [], CONFIG, stage(), rollouts=12)
+    gradient, metrics = add_hindsight(ones, model, [], STAGE, rollouts=12)
     assert gradient is ones
     assert metrics == {"hindsight/copies": 0.0, "hindsight/copies_frac": 0.0}

@@ -21,7 +21,7 @@ from smolsum.runs.typed_json import read_lines
 
 SETTINGS = {
     "task__targets": "20-40", "task__held_out_targets": "21-39/3", "task__target_curriculum": 0.5,
-    "grpo__hindsight": 1.0, "stages__length__steps": 4, "stages__quality__steps": 2,
+    "stages__length__hindsight": 1.0, "stages__length__steps": 4, "stages__quality__steps": 2,
 }  # fmt: skip
 TARGETS = make_targets("20-40", "21-39/3")
 
@@ -47,7 +47,10 @@ def test_training_asks_for_seen_targets_only(finished: Path) -> None:
 
 
 def test_metrics_say_what_hindsight_did(finished: Path) -> None:
-    rows = [row for row in read_jsonl(finished / "metrics.jsonl") if row["stage"] == "length"]
+    """In the stage that has it, and in no other."""
+    every = read_jsonl(finished / "metrics.jsonl")
+    assert {row["stage"] for row in every if "hindsight/copies" in row} == {"length"}
+    rows = [row for row in every if row["stage"] == "length"]
     assert any(row["hindsight/copies"] > 0 for row in rows)
     taught = next(row for row in rows if row["hindsight/copies"] > 0)
     assert 0 < taught["hindsight/end_prob"] < 1
@@ -57,7 +60,7 @@ def test_metrics_say_what_hindsight_did(finished: Path) -> None:
 
 def test_hindsight_changes_the_weights(data: Path, finished: Path, tmp_path: Path) -> None:
     """The first step samples the same prompts, and the second has learnt something else."""
-    without = SETTINGS | {"grpo__hindsight": 0.0, "stages__length__steps": 1, "stages__quality__steps": 1}
+    without = SETTINGS | {"stages__length__hindsight": 0.0, "stages__length__steps": 1, "stages__quality__steps": 1}
     run = trained(data, tmp_path, "without", **without)
     first, with_hindsight = (read_jsonl(one / "completions" / "step-000001.jsonl") for one in (run, finished))
     assert [row["token_ids"] for row in first] == [row["token_ids"] for row in with_hindsight]

@@ -119,7 +119,7 @@ def test_hindsight_holds_another_gradient_and_every_rollout() -> None:
     """Its completions pass through the model apart from those that the main objective learns from."""
     lengths, plain = MaxLengths(512, 160), config()
     plain = replace(plain, grpo=replace(plain.grpo, update_rollouts=2))
-    more = replace(plain, grpo=replace(plain.grpo, hindsight=1.0))
+    more = replace(plain, stages={name: replace(one, hindsight=1.0) for name, one in plain.stages.items()})
     whole = next(ways(SHAPE, plain))
     before, after = (estimate(SHAPE, one, whole, lengths) for one in (plain, more))
     assert after["hindsight"] == SHAPE.trained * 4.0
