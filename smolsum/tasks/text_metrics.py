@@ -16,6 +16,8 @@ WORD_OR_BLANK = re.compile(WORD.pattern + r"|(?<=\s)\s")
 INDENTATION = re.compile(r"\n[^\S\n]{1,16}(?=\S)")
 STRETCHED = re.compile(r"([^\W\d]{1,12}?)\1{3,}|(\d{1,3}?)\2{11,}")
 """letters four times in a row and digits twelve times, as in "hahahaha", which is one word of any number of tokens"""
+LONGEST = 20
+"""letters of a word; a longer run counts as several"""
 COPIED_RUN = 5
 """words in a row that two writers hardly choose by chance"""
 
@@ -25,8 +27,9 @@ def repeated_trigrams(text: str) -> float:
 
     1 - distinct / (n - 2), over the n - 2 runs of three in a text of n words; 0 for fewer than 3 words. Case
     does not matter. Each punctuation mark is a word, and so is each blank that follows a blank and indents no
-    line, and each of the same letters within a word ("hahahaha" has four), since a text can be padded with those
-    too: "do do do do" gives 1/2, and a text that never says anything twice gives 0.
+    line, each of the same letters within a word ("hahahaha" has four), and each two letters of a word of more than
+    `LONGEST`, since a text can be padded with those too: "do do do do" gives 1/2, and a text that never says
+    anything twice gives 0.
     """
     every = trigrams(text)
     return 1 - len(set(every)) / len(every) if every else 0.0
@@ -36,13 +39,18 @@ def trigrams(text: str) -> list[tuple[str, ...]]:
     """Return each three words of the text that follow each other, in lower case, with words as in
     `repeated_trigrams`."""
     found = WORD_OR_BLANK.findall(INDENTATION.sub("\n", text.lower()))
-    words = [part for word in found for part in STRETCHED.sub(_each_apart, word).split() or [word]]
+    parts = [part for word in found for part in STRETCHED.sub(_each_apart, word).split() or [word]]
+    words = [piece for part in parts for piece in _pieces(part)]
     return list(zip(words, words[1:], words[2:], strict=False))
 
 
 def _each_apart(stretched: re.Match[str]) -> str:
     part = stretched[1] or stretched[2]
     return f" {part}" * (len(stretched[0]) // len(part)) + " "
+
+
+def _pieces(word: str) -> list[str]:
+    return [word[i : i + 2] for i in range(0, len(word), 2)] if len(word) > LONGEST else [word]
 
 
 def novel_ngrams(text: str, source: str, n: int) -> float | None:
@@ -106,8 +114,6 @@ def length_row(tokens: int, target: int, tolerance: int) -> dict[str, float]:
     }
 
 
-LONGEST = 20
-"""letters of a word; a longer run counts as several"""
 _LETTER = r"(?:[\p{L}\p{Nl}\p{No}](?:\p{M}|(?<=\p{ccc=9})[\u200c\u200d])*+)"  # with its marks; joiners after a virama
 _NO_BLANKS = r"\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}"  # scripts of letters that write no blanks
 _PART = regex.compile(

@@ -31,7 +31,9 @@ from smolsum.tasks.text_metrics import (
         ("I am" + " " * 10 + "not", 6 / 10), ("Why?" + "\n" * 10, 6 / 9), ("I am\n" + " " * 40 + "not", 37 / 41),
         ("One line.\n\nAnother  line.", 0.0),
         ("{\n    is: 1,\n    no: 2\n}", 0.0),  # indented lines are not padded
-        ("I am really" + "er" * 20 + " not", 17 / 22), ("Hahahaha", 1 / 2), ("_" * 10, 7 / 8), ("0" * 20, 17 / 18),
+        ("I am really" + "er" * 20 + " not", 17 / 22), ("Hahahaha", 1 / 2),
+        ("ntanntannantanntannant", 4 / 9), ("counterrevolutionaries", 0.0),  # two letters each
+        ("_" * 10, 7 / 8), ("0" * 20, 17 / 18),
         ("The banana cost 1000000 dollars, mmm", 0.0),  # words and numbers are written so
     ],
 )  # fmt: skip
