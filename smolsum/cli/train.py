@@ -28,6 +28,7 @@ from smolsum.config.hub import download_command
 from smolsum.errors import UnreachableError, UsageError
 
 if TYPE_CHECKING:
+    from smolsum.config.presets import ConfigurableTask
     from smolsum.config.resolve import Resolved
     from smolsum.config.sections import Config
     from smolsum.grpo.grid import Planned, Previews
@@ -210,6 +211,8 @@ def train(
         return
     layers |= {"model": chosen.models[0], "strategy": chosen.strategies[0], "reward": chosen.rewards[0]}
     resolved = resolve(TASKS, sets=sets or [], **layers)
+    if chosen.models[0] is not None:
+        _warn_of_lost_preset(chosen.models[0], preset or [], TASKS[resolved.config.task.name])
     _check_ahead([resolved.config], warn=dry_run)
     if sweep.find_lr:
         find_rate(resolved, sweep, invocation.arguments, quiet=output.quiet)
@@ -239,6 +242,22 @@ def _warn_of_replaced_stages(config: Path, flag: str) -> None:
     if stages := dict.fromkeys(key[1] for key in keys if key[0] == "stages" and len(key) > 1):
         kept = f"leave out {flag} to train them, or change those of the strategy with --set stages.NAME.KEY=VALUE"
         console.warn(f"{flag} replaces the stages of {config} ({', '.join(stages)}): {kept}")
+
+
+def _warn_of_lost_preset(model: str, presets: Sequence[str], task: ConfigurableTask) -> None:
+    """Say which preset the model of a run has whose checkpoint is the model now: a directory has none."""
+    from smolsum.config.presets import names_for, read_file, read_for
+    from smolsum.runs.checkpoints import run_and_step
+
+    path, names = model, names_for(task, "models")
+    while (named := run_and_step(Path(path))) and named[0].config.is_file():  # a checkpoint may begin from another
+        path = next(entry.value for entry in read_file(named[0].config) if entry.key == "model.path")
+    of = {
+        name: [entry.value for entry in read_for(task, "models", name) if entry.key == "model.path"] for name in names
+    }
+    preset = next((name for name in names if path in of[name]), None)
+    if path != model and preset and not {*presets} & {*names}:
+        console.warn(f"{model} comes without the settings of preset {preset}: --preset {preset} takes them over")
 
 
 def _tracker_list(flag: list[str] | None) -> str | None:

@@ -165,6 +165,22 @@ def test_dry_run_prints_what_would_run(trainer: Trainer, call: Call) -> None:
     assert trainer.calls[0] == trainer.calls[1]
 
 
+def test_a_checkpoint_comes_without_the_preset_of_its_model(trainer: Trainer, call: Call) -> None:
+    """Also where the run of the checkpoint began from a checkpoint."""
+    for run, model in (("first", "builtin:tiny"), ("second", "first/checkpoints/step-000003")):
+        (Path(run) / "checkpoints" / "step-000003").mkdir(parents=True)
+        (Path(run) / "config.toml").write_text(f'[model]\npath = "{model}"\n')
+    for run in ("first", "second"):
+        checkpoint = f"./{run}/checkpoints/step-000003"
+        _, err = done(call("train", "--model", checkpoint))
+        assert f"{checkpoint} comes without the settings of preset tiny: --preset tiny takes" in " ".join(err.split())
+        assert trainer.calls[-1]["config"].grpo.beta == 1e-4
+        assert "comes without" not in done(call("train", "--model", checkpoint, "--preset", "tiny"))[1]
+        assert trainer.calls[-1]["config"].grpo.beta == 0.08
+        assert trainer.calls[-1]["config"].model.path == checkpoint
+    assert "comes without" not in done(call("train", "--model", "tiny"))[1]
+
+
 def test_stages_of_a_file_that_a_flag_replaces_are_named(trainer: Trainer, call: Call) -> None:
     Path("own.toml").write_text("[grpo]\nbeta = 0.5\n\n[stages.included]\nsteps = 7\nrewards = {length = 1}\n")
     Path("bare.toml").write_text("[grpo]\nbeta = 0.5\n")
