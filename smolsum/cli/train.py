@@ -249,14 +249,17 @@ def _warn_of_lost_preset(model: str, presets: Sequence[str], task: ConfigurableT
     from smolsum.config.presets import names_for, read_file, read_for
     from smolsum.runs.checkpoints import run_and_step
 
-    path, names = model, names_for(task, "models")
-    while (named := run_and_step(Path(path))) and named[0].config.is_file():  # a checkpoint may begin from another
-        path = next(entry.value for entry in read_file(named[0].config) if entry.key == "model.path")
+    paths, names = [model], names_for(task, "models")
+    while (named := run_and_step(Path(paths[-1]))) and named[0].config.is_file():  # a run may begin from another's
+        begun = [str(entry.value) for entry in read_file(named[0].config) if entry.key == "model.path"]
+        if not begun or begun[0] in paths:
+            return
+        paths.append(begun[0])
     of = {
         name: [entry.value for entry in read_for(task, "models", name) if entry.key == "model.path"] for name in names
     }
-    preset = next((name for name in names if path in of[name]), None)
-    if path != model and preset and not {*presets} & {*names}:
+    preset = next((name for name in names if paths[-1] in of[name]), None)
+    if len(paths) > 1 and preset and not {*presets} & {*names}:
         console.warn(f"{model} comes without the settings of preset {preset}: --preset {preset} takes them over")
 
 

@@ -179,6 +179,8 @@ def test_a_checkpoint_comes_without_the_preset_of_its_model(trainer: Trainer, ca
         assert trainer.calls[-1]["config"].grpo.beta == 0.08
         assert trainer.calls[-1]["config"].model.path == checkpoint
     assert "comes without" not in done(call("train", "--model", "tiny"))[1]
+    (Path("first") / "config.toml").write_text('[model]\npath = "second/checkpoints/step-000003"\n')  # was replaced
+    assert "comes without" not in done(call("train", "--model", "second/checkpoints/step-000003"))[1]
 
 
 def test_stages_of_a_file_that_a_flag_replaces_are_named(trainer: Trainer, call: Call) -> None:
