@@ -64,7 +64,8 @@ def test_this_machine_has_a_finding_for_every_check(call: Call, monkeypatch: pyt
     ("given", "name", "level", "named"),
     [
         # what takes the probe down is a finding, with the last thing it said
-        ({"mlx": "raise ImportError('libmlx.so: no file')"}, "MLX device", "fail", ["ImportError: libmlx.so: no file"]),
+        ({"mlx": "raise ImportError('libmlx.so: no file')"}, "MLX device", "fail",
+         ["ImportError: libmlx.so: no file", "--reinstall-package mlx-cpu"]),
         # MLX's own products on a Linux CPU, and sampling without smolsum's own in C; both can be fixed
         ({"mlx": probe(blas="", gflops=4)}, "BLAS", "warn", ["libopenblas"]),
         ({"mlx": probe()}, "sampling", "ok", ["optimizer.matmul_precision=medium"]),
@@ -88,6 +89,20 @@ def test_a_finding_has_a_level_a_reason_and_a_remedy(
     for variable in ("SMOLSUM_BLAS", "SMOLSUM_NATIVE"):
         monkeypatch.delenv(variable, raising=False)
     assert_finding(examine(**given)[name], level, *named)
+
+
+def test_two_backends_of_mlx_are_a_failure_as_they_share_a_file(
+    examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`uv sync --extra cuda` alone leaves the CPU's library in place, and `uv sync` after it leaves none."""
+    assert "MLX's backend" not in examine(mlx=probe())
+    for name in ("mlx_cpu", "mlx_cuda_13"):
+        package = tmp_path / f"{name}-0.32.4.dist-info"
+        package.mkdir()
+        package.joinpath("METADATA").write_text(f"Name: {name.replace('_', '-')}\nVersion: 0.32.4\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = examine(mlx=probe())["MLX's backend"]
+    assert_finding(found, "fail", "mlx-cpu and mlx-cuda-13", "Device(cpu, 0)", "--no-install-package mlx-cpu")
 
 
 def test_on_a_mac_the_way_to_vllm_is_that_of_vllm_metal(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:

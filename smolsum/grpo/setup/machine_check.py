@@ -31,6 +31,10 @@ from smolsum.rollout.worker.engines.vllm_setup import installed
 from smolsum.runs.tracker_packages import is_installed
 
 Level = Literal["ok", "warn", "fail"]
+BACKENDS = ("mlx-cpu", "mlx-cuda-12", "mlx-cuda-13")
+"""packages of MLX for Linux, each with the same file mlx/lib/libmlx.so: the one that is installed last has it, and the
+one that is removed takes it away"""
+FOR_CUDA = "uv sync --extra cuda --no-install-package mlx-cpu && export UV_NO_SYNC=1"
 PACKAGES = ("smolsum", "mlx", "mlx-lm", "transformers", "datasets", "deepeval", "textual")
 GB = 1e9
 MIN_GFLOPS = 15.0
@@ -153,11 +157,15 @@ def _packages() -> Iterator[Finding]:
 
 def _arrays(probe: Mapping[str, Any]) -> Iterator[Finding]:
     """Check MLX's device, its BLAS and its speed, and on a CPU whether sampling runs in C."""
-    arrays = partial(Finding, "arrays")
+    arrays, backends = partial(Finding, "arrays"), [name for name in BACKENDS if _is_installed(name)]
     if "error" in probe:
         what = f"MLX does not compute here: {probe['error']}"
-        yield arrays("MLX device", "fail", what, "uv sync --reinstall-package mlx")
+        again = ("mlx", *(backends or BACKENDS[:1])) if sys.platform == "linux" else ("mlx",)
+        yield arrays("MLX device", "fail", what, f"uv sync {' '.join(f'--reinstall-package {name}' for name in again)}")
         return
+    if len(backends) > 1:
+        what = f"{' and '.join(backends)} are installed, and share a file: MLX computes on {probe['device']}"
+        yield arrays("MLX's backend", "fail", what, f"for CUDA: {FOR_CUDA}; for the CPU: uv sync")
     speed, on_gpu = f"{probe['gflops']:.0f} GFLOP/s in float32", "gpu" in probe["device"]
     yield arrays("MLX device", "ok", f"{probe['device']}, {speed}")
     machine = platform.machine()
@@ -190,6 +198,13 @@ def _arrays(probe: Mapping[str, Any]) -> Iterator[Finding]:
     else:
         fix = "apt-get install gcc" if "no C compiler" in reason else "correct that, then smolsum doctor again"
         yield arrays("sampling", "warn", f"{what}: {reason}", fix)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return bool(version(package))
+    except PackageNotFoundError:
+        return False
 
 
 def _model(path: str, environ: Mapping[str, str]) -> Finding:
