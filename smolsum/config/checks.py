@@ -107,9 +107,16 @@ def _of_objective(config: Config) -> Iterator[Problem]:
     elif looks_back and not grpo.train_eos:
         what = "teaches where a text ends, but grpo.train_eos = false leaves out the token that ends it"
         yield Problem(key, what, f"--set grpo.train_eos=true, or --set {key}=0")
+    elif not getattr(config.task, "targets", "") and any(one.hindsight_of == "texts" for one in looks_back.values()):
+        of = "grpo.hindsight_of" if grpo.hindsight_of == "texts" else f"{key}_of"
+        what = "= 'texts' imitates texts under the prompts that ask for their lengths, and no prompt asks for one"
+        yield Problem(of, what, f"--set task.targets=16-128, or --set {of}=ends")
     elif looks_back and not any(stage.learn == "rewards" for stage in looks_back.values()):
         what = "teaches beside rewards, and no stage learns from them (stages.NAME.learn)"
         yield Problem(key, what, f"--set {key}=0")
+    if grpo.hindsight_of != GrpoConfig.hindsight_of and not looks_back:
+        hint = "--set grpo.hindsight=0.1, or leave grpo.hindsight_of out"
+        yield Problem("grpo.hindsight_of", "has no use without grpo.hindsight", hint)
     if grpo.correction != "none" and grpo.old_logprobs == "sampler":
         yield Problem(
             "grpo.correction",

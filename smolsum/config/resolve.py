@@ -43,6 +43,7 @@ INHERITED = {
     "warmup_steps": "optimizer.warmup_steps",
     "beta": "grpo.beta",
     "hindsight": "grpo.hindsight",
+    "hindsight_of": "grpo.hindsight_of",
     "mask_truncated": "grpo.mask_truncated",
     "constraints": "grpo.constraints",
 }

@@ -74,8 +74,7 @@ class DataConfig:
     """Share of the training posts that become the validation split where the data have none of the name `validation`;
     0: the data must have it."""
     test_share: fields.Share = 0.1
-    """Share of the training posts that become the test split where the data have none of the name `test`; 0: the data
-    must have it."""
+    """The same for the test split and the name `test`."""
     train_rows: fields.Count = 0
     """Rows of the training split that are used, drawn by the seed; 0: all."""
     validation_rows: fields.Count = 0
@@ -85,8 +84,7 @@ class DataConfig:
     split_seed: fields.Seed = 0
     """Seed of shares and drawn rows. A post's lot depends on the seed and its text alone, not on the other rows."""
     empty_texts: Literal["error", "drop"] = "error"
-    """What happens to a row whose post is empty, or which has no reference where others have one: the run stops, or the
-    row is left out."""
+    """What happens to a row without a post, or without a reference where others have one: `error` stops the run."""
     max_input_tokens: fields.PositiveCount = 512
     """Longest prompt in tokens, including the chat template."""
     long_prompts: Literal["error", "drop"] = "error"
@@ -209,16 +207,15 @@ class GrpoConfig:
     `lagrange` with multipliers that rise while a constraint is violated, `pid` with multipliers under PID control,
     `gate` multiplies the reward by them."""
     constraint_weight: fields.NonNegative = 1.0
-    """Weight of each constraint next to the reward; for `lagrange` and `pid`, the multiplier that a stage begins
-    with."""
+    """Weight of each constraint next to the reward; for `lagrange` and `pid`, its multiplier as a stage begins."""
     constraint_rate: fields.Positive = 0.02
     """Change of a multiplier in a step, as a multiple of the violation: a share of 0.89 violates 0.99 by 0.1, a mean of
     0.02 violates 0.01 by once its bound, which is also the most that counts."""
     constraint_limit: fields.Positive = 5.0
     """Largest multiplier: a constraint that cannot be met would silence the reward."""
     reward_balance: Literal["none", "variance"] = "none"
-    """Whether weights adapt: `variance` divides each by its signal's deviation within groups, in the running mean over
-    the steps before, so that each signal has the part in the reward that its weight asks for."""
+    """Whether weights adapt: `variance` divides each by its signal's deviation within groups (the running mean over the
+    steps before), so that each has the part in the reward that its weight asks for."""
     balance_decay: fields.Decay = 0.9
     """Part of that running mean that stays from step to step."""
     old_logprobs: Literal["sampler", "recomputed"] = "sampler"
@@ -238,9 +235,11 @@ class GrpoConfig:
     them out, since a reward of the whole text punishes a sound one that was cut. A signal of length or truncation does
     so on purpose, and would never be learnt: `auto` leaves them out only in stages without such a signal."""
     hindsight: fields.NonNegative = 0.0
-    """Weight of what is learnt in hindsight about where to end: of the ends of a completion's sentences, the nearest to
-    the target is right, and one before it is too early. A text that ends after n tokens answers perfectly the prompt
-    that asks for n (`task.targets`). 0: off."""
+    """Weight of what is learnt in hindsight: a text that ends after n tokens answers perfectly the prompt that asks for
+    n (`task.targets`). 0: off."""
+    hindsight_of: Literal["ends", "texts"] = "ends"
+    """What: where to end (of the `ends` of a completion's sentences, the nearest to the target is right, and one before
+    it too early), or all tokens of whole `texts` that meet the other constraints, which needs `task.targets`."""
     train_eos: bool = True
     """Whether the end-of-sequence token is trained, which decides where a text ends; the study's code did not."""
 
@@ -437,6 +436,8 @@ class StageConfig:
     """KL weight of this stage."""
     hindsight: fields.NonNegative = 0.0
     """Weight of what this stage learns in hindsight (grpo.hindsight)."""
+    hindsight_of: Literal["ends", "texts"] = "ends"
+    """What it learns so (grpo.hindsight_of)."""
     mix: dict[str, float] = field(default_factory=dict)
     """Share of each kind of prompt: of a band of [difficulty], or of a category of the task. Empty: all prompts."""
     constraints: str = ""
@@ -457,8 +458,7 @@ class StageConfig:
     rewards_schedule: fields.Course = "linear"
     """Course of the weights from the first step to the last."""
     mix_end: dict[str, float] = field(default_factory=dict)
-    """Shares at the stage's last step, reached in a straight line; `mix` has those of its first. Empty: the mix
-    stays."""
+    """Shares at the stage's last step, reached in a straight line; `mix` has the first ones. Empty: the mix stays."""
 
     @property
     def trained_rewards(self) -> dict[str, float]:

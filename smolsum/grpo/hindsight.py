@@ -2,9 +2,10 @@
 
 Relabelled completions join the update without sampling (hindsight experience replay, arXiv:1707.01495, section 3.3). A
 completion is imitated under the prompt that asks for the length that it has (goal-conditioned supervised learning,
-arXiv:1912.06088), but only in the decision that the length depends on, that to end. Imitating every token would mostly
-teach what the policy writes anyway, and drown the small effect of the stated length; imitating but the first token of
-each sentence makes the policy's habits stronger, so that long texts repeat themselves.
+arXiv:1912.06088), by default only in the decision that the length depends on, that to end. To a policy that does not
+read the length yet, imitating every token mostly teaches what it writes anyway, and drowns the small effect of the
+stated length; imitating but the first token of each sentence makes its habits stronger, so that long texts repeat
+themselves.
 
 Two things keep the lengths that are learnt from following those that the policy happens to write:
 
@@ -24,10 +25,18 @@ weighted by `grpo.hindsight`, is over the N rollouts of a step
 
     1 / N * (sum over right ends of log p + sum over ends that are too early of log(1 - p))
 
-Its bias, compared with a policy gradient: goals are chosen after the fact; and it maximises the likelihood of ending
-at the end of the sentence that is nearest to the target, not a reward. So the main objective alone teaches to write
-sentences that add up to the target, and what the text says. No importance weight is needed, however stale the sampler:
-which end is right does not depend on how likely it was.
+With `grpo.hindsight_of = texts` completions are imitated as a whole, as in the second paper, and N rollouts add
+
+    1 / N * sum over right texts of log p(text | the prompt that asks for its length)
+
+This teaches to write texts of a length, which ends alone do not. It teaches all else that the policy writes, too: so
+only whole texts count that obey the constraints of the stage and are, in what else is rewarded than the length, at
+least the median of their group.
+
+The bias of the ends, compared with a policy gradient: goals are chosen after the fact; and it maximises the likelihood
+of ending at the end of the sentence that is nearest to the target, not a reward. So the main objective alone teaches to
+write sentences that add up to the target, and what the text says. No importance weight is needed, however stale the
+sampler: which end is right does not depend on how likely it was.
 """
 
 from collections.abc import Sequence
@@ -51,8 +60,8 @@ LARGEST_P = 1 - 1e-4
 
 @dataclass(frozen=True)
 class Relabelled:
-    """Completions of one prompt, for each the token ids of the prompt under which its end is learnt, and whether it is
-    right there or comes too early."""
+    """Completions of one prompt, for each the token ids of the prompt under which it or its end is learnt, and whether
+    that is right there or comes too early."""
 
     rollouts: Sequence[Rollout]
     prompts_ids: Sequence[Sequence[int]]
@@ -81,6 +90,13 @@ def hindsight_loss(
     return -(objective_G * counted_G).sum() / rollouts, tally
 
 
+def text_loss(logp_GT: mx.array, tokens_GT: mx.array, *, rollouts: int) -> tuple[mx.array, Tally]:
+    """Return the same for whole texts: `logp_GT` are the log-probs of their tokens under the prompts that they are
+    learnt under, and `tokens_GT` is 1 for what counts of them."""
+    tally: Tally = {"sum": {"hindsight/token_logp": weighted(logp_GT, tokens_GT)}, "min": {}, "max": {}}
+    return -(logp_GT * tokens_GT).sum() / rollouts, tally
+
+
 def add_hindsight(
     grads: Any,
     model: nn.Module,
@@ -100,33 +116,41 @@ def add_hindsight(
     if not number:
         return grads, counted
     mine, counts = distributed.share_or_spare(groups)
-    rows = [_rows(group) for group in mine]
-    losses = [_loss(group, ends_RT, rollouts, counts=counts) for group, (_, ends_RT) in zip(mine, rows, strict=True)]
+    texts = stage.hindsight_of == "texts"
+    rows = [_rows(group, texts=texts) for group in mine]
+    losses = [
+        _loss(None if texts else group, learnt_RT, rollouts, counts=counts)
+        for group, (_, learnt_RT) in zip(mine, rows, strict=True)
+    ]
     (total, tally), more = sum_over_groups(
         model, [tokens for tokens, _ in rows], losses,
         temperature=stage.temperature, join=merged, chunking=chunking,
     )  # fmt: skip
     more, total, tally = distributed.total(more), distributed.total(total).item(), over_ranks(tally)
     found = {"hindsight/loss": total} | {name: mean.item() for name, mean in tally_metrics(tally).items()}
-    if (early := found["hindsight/early_frac"]) in (0.0, 1.0):  # of the other kind there is none
+    if (early := found.get("hindsight/early_frac")) in (0.0, 1.0):  # of the other kind there is none
         del found["hindsight/end_prob" if early else "hindsight/early_prob"]
     weight = stage.hindsight
     return tree_map(lambda a, b: a + (weight * b).astype(a.dtype), grads, more), counted | found
 
 
-def _loss(group: Relabelled, ends_RT: mx.array, rollouts: int, *, counts: bool) -> GroupLoss:
+def _loss(group: Relabelled | None, learnt_RT: mx.array, rollouts: int, *, counts: bool) -> GroupLoss:
+    """Return the loss of the ends of a group, or without one that of whole texts, at the tokens `learnt_RT`."""
+    if group is None:
+        return lambda logp, entropy, mask, rows: text_loss(logp, learnt_RT[rows] * float(counts), rollouts=rollouts)
     right_R = mx.array([float(right) for right in group.right])
     counted_R = mx.full(right_R.shape, 1.0 if counts else 0.0)
 
     def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, Tally]:
-        return hindsight_loss((logp * ends_RT[rows]).sum(axis=1), right_R[rows], counted_R[rows], rollouts=rollouts)
+        return hindsight_loss((logp * learnt_RT[rows]).sum(axis=1), right_R[rows], counted_R[rows], rollouts=rollouts)
 
     return loss
 
 
-def _rows(group: Relabelled) -> tuple[TokenGroup, mx.array]:
+def _rows(group: Relabelled, *, texts: bool) -> tuple[TokenGroup, mx.array]:
     """Return the rows as a group of what the prompts begin with, whose completions begin with the rest of their
-    prompts; and 1 for the end-of-sequence token of each completion there: float32 (R, T)."""
+    prompts; and 1 for the tokens that are learnt: those of each completion, or its end-of-sequence token: float32
+    (R, T)."""
     first, length = group.prompts_ids[0], 0
     # every row keeps a token that is not shared
     while length < min(map(len, group.prompts_ids)) - 1 and len({ids[length] for ids in group.prompts_ids}) == 1:
@@ -134,4 +158,7 @@ def _rows(group: Relabelled) -> tuple[TokenGroup, mx.array]:
     pairs = [*zip(group.prompts_ids, group.rollouts, strict=True)]
     tokens = TokenGroup(first[:length], [(*ids[length:], *rollout.token_ids) for ids, rollout in pairs])
     ends = [len(ids) - length + rollout.length for ids, rollout in pairs]
-    return tokens, mx.array([[float(n == end) for n in range(max(ends) + 1)] for end in ends])
+    starts = [len(ids) - length for ids, _ in pairs] if texts else ends
+    width = range(max(ends) + 1)
+    learnt = [[float(start <= n <= end) for n in width] for start, end in zip(starts, ends, strict=True)]
+    return tokens, mx.array(learnt)

@@ -3,44 +3,49 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from smolsum.config.constraints import LENGTH
 from smolsum.config.sections import StageConfig
 from smolsum.config.targets import LengthSettings, Targets, lot, tolerance_of
 from smolsum.grpo.batch import Batch
 from smolsum.grpo.hindsight import Relabelled
 from smolsum.grpo.setup.prepare import Setup
 from smolsum.policy.load import Policy
+from smolsum.tasks.base import TaskTargets
 from smolsum.types import Rollout
 
 
 class Learnt(NamedTuple):
-    """A completion, the target under whose prompt its end is learnt, and whether it is right there."""
+    """A completion, the target under whose prompt it or its end is learnt, and whether it is right there."""
 
     rollout: Rollout
     target: int
-    right: bool
+    right: bool = True
 
 
 def relabelled(
     batch: Batch, setup: Setup, stage: StageConfig, step: int, steps: int, ends: frozenset[int]
 ) -> list[Relabelled]:
-    """Return what each group's rollouts of at least median quality teach about where to end, right and too early: each
-    could have ended after any of the tokens `ends`, and a whole one where it did.
+    """Return what each group's rollouts of at least median quality teach in hindsight.
 
-    `step` is the stage's, from 0, of `steps`: training may ask for other targets at each.
+    By `stage.hindsight_of` that is where to end, right and too early: each could have ended after any of the tokens
+    `ends`, and a whole one where it did. Or it is the texts of whole ones that end with such a token and obey what
+    does not depend on the target. `step` is the stage's, from 0, of `steps`: training may ask for other targets at
+    each.
     """
     writer, task, seed = setup.writer, cast(LengthSettings, setup.config.task), setup.config.train.seed
     targets = writer.targets_at(step, steps) if writer else None
-    length, found = setup.task.targets.length(setup.config), []
+    length, found, obeys_PG = setup.task.targets.length(setup.config), [], _obeys(batch, setup.task.targets)
     for p, group in enumerate(batch.groups):
-        quality = _quality(batch, p, stage, setup.task.targets.signals)
-        middle = median(quality)
         learnt: list[Learnt] = []
-        for g, rollout in enumerate(group.rollouts):
-            if quality[g] < middle or np.isnan(batch.totals[p][g]):
+        for g in _good(batch, p, stage, setup.task.targets):
+            rollout = group.rollouts[g]
+            if targets and stage.hindsight_of == "texts":
+                if obeys_PG[p, g] and _is_whole(rollout, ends) and targets.nearest(n := length(rollout)) == n:
+                    learnt.append(Learnt(rollout, n))
                 continue
             if not (possible := _endings(rollout, ends, setup.policy)):
                 continue
@@ -57,6 +62,32 @@ def relabelled(
     return found
 
 
+def _good(batch: Batch, p: int, stage: StageConfig, targeted: TaskTargets) -> list[int]:
+    """Return the rollouts of a group that have a reward, and at least the median of the weighted sum of the signals
+    that do not depend on the target; where a stage has none, all are alike."""
+    names = [name for name, weight in stage.rewards.items() if weight and name not in targeted.signals]
+    # a signal that does not apply adds nothing, as in the total
+    rows = [[stage.rewards[name] * (value or 0.0) for value in batch.scores[name][p]] for name in names]
+    quality = [sum(values) for values in zip(*rows, strict=True)] or [0.0] * len(batch.groups[p].rollouts)
+    middle = median(quality)
+    return [g for g, one in enumerate(quality) if one >= middle and not np.isnan(batch.totals[p][g])]
+
+
+def _obeys(batch: Batch, targeted: TaskTargets) -> Any:
+    """Return which rollouts are, each for itself, where the stage's constraints have them be: boolean (P, G). What
+    depends on the target does not count, nor does a value that is missing."""
+    obeyed = np.ones(batch.totals.shape, dtype=bool)
+    for one in batch.measured:
+        if one.constraint.measured not in {LENGTH, *targeted.signals, *targeted.measures}:
+            obeyed &= one.is_met != 0
+    return obeyed
+
+
+def _is_whole(rollout: Rollout, ends: frozenset[int]) -> bool:
+    """Return whether a completion ended by itself, after a sentence."""
+    return not rollout.truncated and rollout.length > 1 and rollout.token_ids[rollout.length - 1] in ends
+
+
 def _for_any_target(
     rollout: Rollout, possible: Sequence[Rollout], got: Sequence[int], target: int, targets: Targets, draw: int
 ) -> list[Learnt]:
@@ -68,7 +99,7 @@ def _for_any_target(
     if possible[best] is rollout and target - got[best] > got[-1] / (2 * len(possible)):
         found = [Learnt(rollout, target, False)]
     else:
-        found = [Learnt(possible[best], targets.nearest(got[best]), True)]
+        found = [Learnt(possible[best], targets.nearest(got[best]))]
     return found + ([Learnt(possible[draw % best], target, False)] if best else [])
 
 
@@ -83,7 +114,7 @@ def _for_one_target(
         return []
     found = []
     if abs(got[best] - target) <= tolerance:
-        found = [Learnt(possible[best], target, True)]
+        found = [Learnt(possible[best], target)]
     elif possible[best] is rollout and got[best] < target:
         found = [Learnt(rollout, target, False)]
     early = sum(target - n > tolerance for n in got[:best])
@@ -106,14 +137,3 @@ def _endings(rollout: Rollout, ends: frozenset[int], policy: Policy) -> list[Rol
             kept, logp = (*ids[:place], policy.tokenizer.eos_token_id), (*logps[:place], 0.0)
             found.append(replace(rollout, token_ids=kept, logprobs=logp, text=text, finish_reason="stop"))
     return found if rollout.truncated else [*found, rollout]
-
-
-def _quality(batch: Batch, p: int, stage: StageConfig, targeted: Sequence[str]) -> list[float]:
-    """Return the weighted sum of the signals that do not depend on the target, for each rollout of a group; where a
-    stage has none, all are alike."""
-    names = [name for name, weight in stage.rewards.items() if weight and name not in targeted]
-    if not names:
-        return [0.0] * len(batch.groups[p].rollouts)
-    # a signal that does not apply adds nothing, as in the total
-    rows = [[stage.rewards[name] * (value or 0.0) for value in batch.scores[name][p]] for name in names]
-    return [sum(values) for values in zip(*rows, strict=True)]

@@ -108,6 +108,8 @@ class TaskTargets:
     """counts a completion in the unit of the targets"""
     signals: tuple[str, ...] = ("length",)
     """the signals that depend on the target"""
+    measures: tuple[str, ...] = ()
+    """what the task measures of a completion that depends on the target"""
 
 
 @dataclass(frozen=True, kw_only=True)

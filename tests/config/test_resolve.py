@@ -481,6 +481,18 @@ def test_hindsight_teaches_where_texts_of_a_length_end() -> None:
     assert resolved(sets=["grpo.hindsight=1"]).config.stages["constrained"].hindsight == 1
 
 
+def test_texts_are_imitated_under_the_lengths_that_prompts_ask_for() -> None:
+    """So prompts ask for lengths, and something is learnt in hindsight at all."""
+    with refuses("grpo.hindsight_of", "no prompt asks", "--set task.targets=16-128", "grpo.hindsight_of=ends"):
+        resolved(sets=["grpo.hindsight=1", "grpo.hindsight_of=texts"])
+    with refuses("stages.constrained.hindsight_of", "no prompt asks"):
+        resolved(sets=["stages.constrained.hindsight=1", "stages.constrained.hindsight_of=texts"])
+    with refuses("grpo.hindsight_of", "no use without grpo.hindsight", "--set grpo.hindsight=0.1"):
+        resolved(sets=["grpo.hindsight_of=texts", "task.targets=16-128"])
+    sets = ["grpo.hindsight=1", "grpo.hindsight_of=texts", "task.targets=16-128"]
+    assert resolved(sets=sets).config.stages["constrained"].hindsight_of == "texts"
+
+
 @pytest.mark.parametrize("kept", [1, 9])
 def test_an_update_keeps_some_of_the_rollouts(kept: int) -> None:
     """A single one has nothing to be compared with, and there are no more than are sampled."""

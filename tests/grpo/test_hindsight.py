@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.models import EOS, assert_trees_close, build, group, stage
 
+from smolsum.config.sections import StageConfig
 from smolsum.grpo.hindsight import Relabelled, add_hindsight, hindsight_loss
 from smolsum.grpo.loss import tally_metrics
 from smolsum.policy.cpu import native
@@ -26,17 +27,19 @@ GROUPS = [
     Relabelled(ROLLOUTS[:1], [(8, 41, 3, 60, 7)], [False]),
 ]
 STAGE = replace(stage(), hindsight=2.0)
+TEXTS = replace(STAGE, hindsight_of="texts")
 
 
-def plain(model: nn.Module) -> tuple[Any, float]:
+def plain(model: nn.Module, of: str = "ends") -> tuple[Any, float]:
     """Gradient and value of the objective as the docstring writes it, each completion behind its whole prompt."""
 
     def loss(model: nn.Module) -> mx.array:
         total = mx.array(0.0)
         for one in GROUPS:
             for rollout, ids, right in zip(one.rollouts, one.prompts_ids, one.right, strict=True):
-                logp = group_logprobs(model, ids, [rollout.token_ids], shared_prefix=False)[0][0, rollout.length]
-                total = total + (logp if right else mx.log(1 - mx.exp(logp)))
+                logps = group_logprobs(model, ids, [rollout.token_ids], shared_prefix=False)[0][0]
+                logp = logps.sum() if of == "texts" else logps[rollout.length]
+                total = total + (logp if right or of == "texts" else mx.log(1 - mx.exp(logp)))
         return -total / 12
 
     value, gradient = nn.value_and_grad(model, loss)(model)
@@ -82,13 +85,29 @@ def test_it_adds_the_gradient_of_the_objective(kind: str, where: str, monkeypatc
     assert_trees_close(gradient, tree_map(lambda one, g: one + 2.0 * g, ones, expected))
 
 
+@pytest.mark.parametrize("where", ["C", "MLX"])
+def test_texts_add_the_gradient_of_all_their_tokens(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if where == "MLX":
+        monkeypatch.setattr(native, "_library", None)
+    model = build("qwen2")
+    ones = tree_map(mx.ones_like, model.trainable_parameters())
+    gradient, metrics = add_hindsight(ones, model, GROUPS, TEXTS, rollouts=12)
+    expected, value = plain(model, "texts")
+    tokens = sum(len(rollout.token_ids) for one in GROUPS for rollout in one.rollouts)
+    assert metrics.pop("hindsight/loss") == pytest.approx(value, rel=1e-5)
+    assert metrics.pop("hindsight/token_logp") == pytest.approx(-value * 12 / tokens, rel=1e-5)
+    assert metrics == {"hindsight/copies": 4, "hindsight/copies_frac": pytest.approx(4 / 12)}
+    assert_trees_close(gradient, tree_map(lambda one, g: one + 2.0 * g, ones, expected))
+
+
+@pytest.mark.parametrize("stage", [STAGE, TEXTS])
 @pytest.mark.parametrize("chunking", [Chunking(rows=1), Chunking(rows=2), Chunking(rows=4, shared_prefix=False)])
-def test_chunks_make_no_difference(chunking: Chunking) -> None:
+def test_chunks_make_no_difference(chunking: Chunking, stage: StageConfig) -> None:
     """Whatever number of rows memory allows."""
     model = build("qwen2")
     zeros = tree_map(mx.zeros_like, model.trainable_parameters())
-    whole, metrics = add_hindsight(zeros, model, GROUPS, STAGE, rollouts=12, chunking=WHOLE)
-    parts, others = add_hindsight(zeros, model, GROUPS, STAGE, rollouts=12, chunking=chunking)
+    whole, metrics = add_hindsight(zeros, model, GROUPS, stage, rollouts=12, chunking=WHOLE)
+    parts, others = add_hindsight(zeros, model, GROUPS, stage, rollouts=12, chunking=chunking)
     assert_trees_close(parts, whole)
     assert others == pytest.approx(metrics, abs=1e-5)
 

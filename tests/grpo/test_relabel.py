@@ -2,13 +2,16 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
 
+from smolsum.config.constraints import parse_constraints
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
 from smolsum.grpo.batch import Batch
+from smolsum.grpo.constraints import Bounded
 from smolsum.grpo.credit import sentence_ends
 from smolsum.grpo.hindsight import Relabelled
 from smolsum.grpo.relabel import relabelled
@@ -36,15 +39,24 @@ def rollout(setup: Setup, *, truncated: bool = False, text: str = " ".join(SENTE
     return Rollout(ids, (-1.0,) * len(ids), "length" if truncated else "stop", 0, "local", 0, text)
 
 
-def learnt(setup: Setup, one: Rollout, scores: dict[str, list[float]] | None = None) -> list[Relabelled]:
+def learnt(
+    setup: Setup,
+    one: Rollout,
+    scores: dict[str, list[float]] | None = None,
+    *,
+    measured: tuple[Bounded, ...] = (),
+    of: Literal["ends", "texts"] = "ends",
+) -> list[Relabelled]:
     """What is learnt from many copies of a rollout, which differ in their seeds alone."""
     rollouts = tuple(replace(one, seed=seed) for seed in range(ROLLOUTS))
-    group = RolloutGroup(setup.prompts["train"][0], rollouts)
-    batch = Batch(
-        [group], {name: [row] for name, row in (scores or {}).items()}, np.zeros((1, ROLLOUTS)), np.zeros(1, bool)
-    )
-    stage = setup.config.stages["quality" if scores else "length"]
+    group, values = RolloutGroup(setup.prompts["train"][0], rollouts), (scores or {}).items()
+    batch = Batch([group], {name: [row] for name, row in values}, np.zeros((1, ROLLOUTS)), np.zeros(1, bool), measured)
+    stage = replace(setup.config.stages["quality" if scores else "length"], hindsight_of=of)
     return relabelled(batch, setup, stage, 0, 10, sentence_ends(setup.policy.tokenizer))
+
+
+def learnt_texts(setup: Setup, one: Rollout, measured: tuple[Bounded, ...] = ()) -> list[Relabelled]:
+    return learnt(setup, one, measured=measured, of="texts")
 
 
 def asked(setup: Setup, found: Relabelled) -> list[int]:
@@ -110,6 +122,41 @@ def test_half_of_a_group_is_good_enough(setup: Setup) -> None:
     (found,) = learnt(setup, rollout(setup), {"meteor": quality, "rouge": quality, "length": [0.0] * ROLLOUTS})
     assert len({one.seed for one in found.rollouts}) == ROLLOUTS / 2
     assert all(one.seed % 2 for one in found.rollouts)
+
+
+def test_whole_texts_are_learnt_under_their_own_length(setup: Setup) -> None:
+    """Those that ended after a sentence, with a length that training asks for."""
+    whole = rollout(setup)
+    trained = setup.writer.targets.trained  # type: ignore[union-attr]
+    found = learnt_texts(setup, whole)
+    assert whole.length in trained
+    assert {*asked(setup, found[0])} == {whole.length}
+    assert all(found[0].right)
+    assert {one.token_ids for one in found[0].rollouts} == {whole.token_ids}
+    longer = next(text for text in (" ".join((*SENTENCES, "So.")), " ".join((*SENTENCES, "So what now?")))
+                  if rollout(setup, text=text).length not in trained)  # fmt: skip
+    for none in (
+        rollout(setup, text=longer),
+        rollout(setup, truncated=True),
+        rollout(setup, text="And then she went to"),
+    ):
+        assert not learnt_texts(setup, none)
+
+
+def test_texts_have_to_obey_what_does_not_depend_on_the_length(setup: Setup) -> None:
+    """Each for itself, also where a mean is bounded. A value that is missing bounds nothing."""
+    rows = np.arange(ROLLOUTS)[None] % 4
+    far = np.full((1, ROLLOUTS), 9.0)
+    bounds = {
+        "repeated_trigrams <= 0.01": np.where(rows == 0, 0.02, 0.0),
+        "rouge >= 0.2": np.where(rows == 1, 0.1, np.nan),
+        "off_target <= 1": far,
+        "length within 5: 0.99": far,
+    }
+    measured = tuple(Bounded(*parse_constraints(text), values, np.ones((1, 1))) for text, values in bounds.items())
+    (found,) = learnt_texts(setup, rollout(setup), measured)
+    assert {one.seed % 4 for one in found.rollouts} == {2, 3}
+    assert len(found.rollouts) == ROLLOUTS / 2
 
 
 def test_one_target_has_right_ends_within_its_tolerance(setup: Setup) -> None:

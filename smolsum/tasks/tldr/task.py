@@ -29,6 +29,7 @@ from smolsum.tasks.text_metrics import CLOSE, PERCENTILES, copied_share, novel_n
 from smolsum.tasks.tldr.criteria import CRITERIA
 from smolsum.tasks.tldr.lengths import (
     LENGTH,
+    LENGTHS,
     ON_TARGET,
     TABLES,
     counter,
@@ -145,7 +146,7 @@ TASK = Task(
         baselines_of=baselines,
         prompt_settings=("system_prompt", "length_request", "target_curriculum"),
     ),
-    targets=TaskTargets(of=targets_of, length=lambda config: counter(cast(TldrConfig, config.task))),
+    targets=TaskTargets(of=targets_of, length=lambda config: counter(cast(TldrConfig, config.task)), measures=LENGTHS),
     rewards=TaskRewards(signals={**REWARDS, "length": score_summary_length}),
     evaluation=TaskEvaluation(
         measurer=measurer,
