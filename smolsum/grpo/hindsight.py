@@ -27,11 +27,11 @@ weighted by `grpo.hindsight`, is over the N rollouts of a step
 
 With `grpo.hindsight_of = texts` completions are imitated as a whole, as in the second paper, and N rollouts add
 
-    1 / N * sum over right texts of log p(text | the prompt that asks for its length)
+    1 / N * sum over right texts of weight * log p(text | the prompt that asks for its length)
 
 This teaches to write texts of a length, which ends alone do not. It teaches all else that the policy writes, too: so
 only whole texts count that obey the constraints of the stage and are, in what else is rewarded than the length, at
-least the median of their group.
+least the median of their group. Short texts do so more often, and `grpo/relabel.py` weighs them less.
 
 The bias of the ends, compared with a policy gradient: goals are chosen after the fact; and it maximises the likelihood
 of ending at the end of the sentence that is nearest to the target, not a reward. So the main objective alone teaches to
@@ -66,6 +66,8 @@ class Relabelled:
     rollouts: Sequence[Rollout]
     prompts_ids: Sequence[Sequence[int]]
     right: Sequence[bool]
+    weights: Sequence[float] = ()
+    """how much each whole text counts; empty: 1"""
 
 
 def hindsight_loss(
@@ -92,7 +94,7 @@ def hindsight_loss(
 
 def text_loss(logp_GT: mx.array, tokens_GT: mx.array, *, rollouts: int) -> tuple[mx.array, Tally]:
     """Return the same for whole texts: `logp_GT` are the log-probs of their tokens under the prompts that they are
-    learnt under, and `tokens_GT` is 1 for what counts of them."""
+    learnt under, and `tokens_GT` is how much each counts."""
     tally: Tally = {"sum": {"hindsight/token_logp": weighted(logp_GT, tokens_GT)}, "min": {}, "max": {}}
     return -(logp_GT * tokens_GT).sum() / rollouts, tally
 
@@ -149,8 +151,8 @@ def _loss(group: Relabelled | None, learnt_RT: mx.array, rollouts: int, *, count
 
 def _rows(group: Relabelled, *, texts: bool) -> tuple[TokenGroup, mx.array]:
     """Return the rows as a group of what the prompts begin with, whose completions begin with the rest of their
-    prompts; and 1 for the tokens that are learnt: those of each completion, or its end-of-sequence token: float32
-    (R, T)."""
+    prompts; and the weights of the tokens that are learnt: those of each completion, or its end-of-sequence
+    token; 0 elsewhere: float32 (R, T)."""
     first, length = group.prompts_ids[0], 0
     # every row keeps a token that is not shared
     while length < min(map(len, group.prompts_ids)) - 1 and len({ids[length] for ids in group.prompts_ids}) == 1:
@@ -159,6 +161,6 @@ def _rows(group: Relabelled, *, texts: bool) -> tuple[TokenGroup, mx.array]:
     tokens = TokenGroup(first[:length], [(*ids[length:], *rollout.token_ids) for ids, rollout in pairs])
     ends = [len(ids) - length + rollout.length for ids, rollout in pairs]
     starts = [len(ids) - length for ids, _ in pairs] if texts else ends
-    width = range(max(ends) + 1)
-    learnt = [[float(start <= n <= end) for n in width] for start, end in zip(starts, ends, strict=True)]
-    return tokens, mx.array(learnt)
+    width, weights = range(max(ends) + 1), group.weights if texts and group.weights else [1.0] * len(pairs)
+    rows = zip(starts, ends, weights, strict=True)
+    return tokens, mx.array([[weight * (start <= n <= end) for n in width] for start, end, weight in rows])

@@ -1,5 +1,6 @@
 """Under which lengths a step's completions are learnt in hindsight (`grpo/hindsight.py`), and up to which end."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
@@ -16,6 +17,9 @@ from smolsum.grpo.setup.prepare import Setup
 from smolsum.policy.load import Policy
 from smolsum.tasks.base import TaskTargets
 from smolsum.types import Rollout
+
+PARTS, MOST = 8, 4.0
+"""parts of the targets whose texts count alike in a step, and the most that a text counts for that"""
 
 
 class Learnt(NamedTuple):
@@ -38,7 +42,8 @@ def relabelled(
     """
     writer, task, seed = setup.writer, cast(LengthSettings, setup.config.task), setup.config.train.seed
     targets = writer.targets_at(step, steps) if writer else None
-    length, found, obeys_PG = setup.task.targets.length(setup.config), [], _obeys(batch, setup.task.targets)
+    length, obeys_PG = setup.task.targets.length(setup.config), _obeys(batch, setup.task.targets)
+    found = list[list[Learnt]]()
     for p, group in enumerate(batch.groups):
         learnt: list[Learnt] = []
         for g in _good(batch, p, stage, setup.task.targets):
@@ -56,10 +61,28 @@ def relabelled(
             else:
                 tolerance = tolerance_of(task.target_tokens, task)
                 learnt += _for_one_target(rollout, possible, got, task.target_tokens, tolerance, draw)
-        if learnt:
-            ids = [(writer.asking(group.prompt, one.target) if writer else group.prompt).token_ids for one in learnt]
-            found.append(Relabelled([one.rollout for one in learnt], ids, [one.right for one in learnt]))
-    return found
+        found.append(learnt)
+    weight = _even(found, targets) if targets and stage.hindsight_of == "texts" else dict[int, float]()
+    return [
+        Relabelled(
+            [one.rollout for one in learnt],
+            [(writer.asking(group.prompt, one.target) if writer else group.prompt).token_ids for one in learnt],
+            [one.right for one in learnt],
+            [weight.get(one.target, 1.0) for one in learnt],
+        )
+        for group, learnt in zip(batch.groups, found, strict=True)
+        if learnt
+    ]
+
+
+def _even(found: Sequence[Sequence[Learnt]], targets: Targets) -> dict[int, float]:
+    """Return what a text of each target counts, so that short texts, which obey more often, do not count for more than
+    long ones: 1 on average, and in all the same for each of `PARTS` parts of the targets that has any."""
+    part = {target: place * PARTS // len(targets.trained) for place, target in enumerate(targets.trained)}
+    counts = Counter(part[one.target] for learnt in found for one in learnt)
+    return {
+        target: min(MOST, counts.total() / len(counts) / counts[own]) for target, own in part.items() if counts[own]
+    }
 
 
 def _good(batch: Batch, p: int, stage: StageConfig, targeted: TaskTargets) -> list[int]:

@@ -28,18 +28,20 @@ GROUPS = [
 ]
 STAGE = replace(stage(), hindsight=2.0)
 TEXTS = replace(STAGE, hindsight_of="texts")
+WEIGHTS = [0.5, 2.0, 0.25]
 
 
 def plain(model: nn.Module, of: str = "ends") -> tuple[Any, float]:
     """Gradient and value of the objective as the docstring writes it, each completion behind its whole prompt."""
 
     def loss(model: nn.Module) -> mx.array:
-        total = mx.array(0.0)
+        total, weights = mx.array(0.0), [*WEIGHTS, 1.0]
         for one in GROUPS:
             for rollout, ids, right in zip(one.rollouts, one.prompts_ids, one.right, strict=True):
                 logps = group_logprobs(model, ids, [rollout.token_ids], shared_prefix=False)[0][0]
                 logp = logps.sum() if of == "texts" else logps[rollout.length]
-                total = total + (logp if right or of == "texts" else mx.log(1 - mx.exp(logp)))
+                weight = weights.pop(0) if of == "texts" else 1.0
+                total = total + weight * (logp if right or of == "texts" else mx.log(1 - mx.exp(logp)))
         return -total / 12
 
     value, gradient = nn.value_and_grad(model, loss)(model)
@@ -91,9 +93,11 @@ def test_texts_add_the_gradient_of_all_their_tokens(where: str, monkeypatch: pyt
         monkeypatch.setattr(native, "_library", None)
     model = build("qwen2")
     ones = tree_map(mx.ones_like, model.trainable_parameters())
-    gradient, metrics = add_hindsight(ones, model, GROUPS, TEXTS, rollouts=12)
+    groups = [replace(GROUPS[0], weights=WEIGHTS), GROUPS[1]]
+    gradient, metrics = add_hindsight(ones, model, groups, TEXTS, rollouts=12)
     expected, value = plain(model, "texts")
-    tokens = sum(len(rollout.token_ids) for one in GROUPS for rollout in one.rollouts)
+    lengths = [len(rollout.token_ids) for one in GROUPS for rollout in one.rollouts]
+    tokens = sum(weight * length for weight, length in zip([*WEIGHTS, 1.0], lengths, strict=True))
     assert metrics.pop("hindsight/loss") == pytest.approx(value, rel=1e-5)
     assert metrics.pop("hindsight/token_logp") == pytest.approx(-value * 12 / tokens, rel=1e-5)
     assert metrics == {"hindsight/copies": 4, "hindsight/copies_frac": pytest.approx(4 / 12)}

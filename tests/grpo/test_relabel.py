@@ -1,6 +1,7 @@
 """Which end of a completion is learnt in hindsight, and under which length."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -48,9 +49,21 @@ def learnt(
     of: Literal["ends", "texts"] = "ends",
 ) -> list[Relabelled]:
     """What is learnt from many copies of a rollout, which differ in their seeds alone."""
-    rollouts = tuple(replace(one, seed=seed) for seed in range(ROLLOUTS))
-    group, values = RolloutGroup(setup.prompts["train"][0], rollouts), (scores or {}).items()
-    batch = Batch([group], {name: [row] for name, row in values}, np.zeros((1, ROLLOUTS)), np.zeros(1, bool), measured)
+    return relabelled_of(setup, [replace(one, seed=seed) for seed in range(ROLLOUTS)], scores, measured=measured, of=of)
+
+
+def relabelled_of(
+    setup: Setup,
+    rollouts: Sequence[Rollout],
+    scores: dict[str, list[float]] | None = None,
+    *,
+    measured: tuple[Bounded, ...] = (),
+    of: Literal["ends", "texts"] = "ends",
+) -> list[Relabelled]:
+    group, values = RolloutGroup(setup.prompts["train"][0], tuple(rollouts)), (scores or {}).items()
+    batch = Batch(
+        [group], {name: [row] for name, row in values}, np.zeros((1, len(rollouts))), np.zeros(1, bool), measured
+    )
     stage = replace(setup.config.stages["quality" if scores else "length"], hindsight_of=of)
     return relabelled(batch, setup, stage, 0, 10, sentence_ends(setup.policy.tokenizer))
 
@@ -157,6 +170,17 @@ def test_texts_have_to_obey_what_does_not_depend_on_the_length(setup: Setup) -> 
     (found,) = learnt_texts(setup, rollout(setup), measured)
     assert {one.seed % 4 for one in found.rollouts} == {2, 3}
     assert len(found.rollouts) == ROLLOUTS / 2
+
+
+def test_texts_of_each_part_of_the_targets_count_alike(setup: Setup) -> None:
+    """However many there are of each, up to a limit; and on average 1."""
+    short, long = rollout(setup, text=" ".join(SENTENCES[:2])), rollout(setup)
+    few = [replace(short, seed=seed) for seed in range(30)] + [replace(long, seed=seed) for seed in range(10)]
+    (found,) = relabelled_of(setup, few, of="texts")
+    by_length = {one.length: weight for one, weight in zip(found.rollouts, found.weights, strict=True)}
+    assert by_length == {short.length: pytest.approx(20 / 30), long.length: pytest.approx(20 / 10)}
+    (found,) = relabelled_of(setup, few[:30] + few[:30] + few[30:32], of="texts")
+    assert max(found.weights) == 4.0
 
 
 def test_one_target_has_right_ends_within_its_tolerance(setup: Setup) -> None:
