@@ -100,6 +100,7 @@ def _of_objective(config: Config) -> Iterator[Problem]:
             what = "= 'ends' needs a sum of what length and quality earn, and a gate multiplies them"
             yield Problem(key, what, f"{other}, or --set grpo.constraint_method=lagrange")
     looks_back = {name: stage for name, stage in config.stages.items() if stage.hindsight}
+    of_texts = [name for name, stage in looks_back.items() if stage.hindsight_of == "texts"]
     key = "grpo.hindsight" if grpo.hindsight else f"stages.{next(iter(looks_back), '')}.hindsight"
     if looks_back and not config.task.needed_tokens:
         what = f"teaches where a text of a set length ends, and the texts of task {config.task.name} have none"
@@ -107,8 +108,8 @@ def _of_objective(config: Config) -> Iterator[Problem]:
     elif looks_back and not grpo.train_eos:
         what = "teaches where a text ends, but grpo.train_eos = false leaves out the token that ends it"
         yield Problem(key, what, f"--set grpo.train_eos=true, or --set {key}=0")
-    elif not getattr(config.task, "targets", "") and any(one.hindsight_of == "texts" for one in looks_back.values()):
-        of = "grpo.hindsight_of" if grpo.hindsight_of == "texts" else f"{key}_of"
+    elif of_texts and not getattr(config.task, "targets", ""):
+        of = "grpo.hindsight_of" if grpo.hindsight_of == "texts" else f"stages.{of_texts[0]}.hindsight_of"
         what = "= 'texts' imitates texts under the prompts that ask for their lengths, and no prompt asks for one"
         yield Problem(of, what, f"--set task.targets=16-128, or --set {of}=ends")
     elif looks_back and not any(stage.learn == "rewards" for stage in looks_back.values()):

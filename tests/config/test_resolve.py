@@ -486,7 +486,7 @@ def test_texts_are_imitated_under_the_lengths_that_prompts_ask_for() -> None:
     with refuses("grpo.hindsight_of", "no prompt asks", "--set task.targets=16-128", "grpo.hindsight_of=ends"):
         resolved(sets=["grpo.hindsight=1", "grpo.hindsight_of=texts"])
     with refuses("stages.constrained.hindsight_of", "no prompt asks"):
-        resolved(sets=["stages.constrained.hindsight=1", "stages.constrained.hindsight_of=texts"])
+        resolved(sets=["grpo.hindsight=1", "stages.constrained.hindsight_of=texts"])
     with refuses("grpo.hindsight_of", "no use without grpo.hindsight", "--set grpo.hindsight=0.1"):
         resolved(sets=["grpo.hindsight_of=texts", "task.targets=16-128"])
     sets = ["grpo.hindsight=1", "grpo.hindsight_of=texts", "task.targets=16-128"]
