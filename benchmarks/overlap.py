@@ -16,15 +16,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from smolsum.config.sections import (
-    Config,
-    GrpoConfig,
-    ModelConfig,
-    SamplingConfig,
-    StageConfig,
-    TrainConfig,
-    WorkersConfig,
-)
+from smolsum.config.sections import Config, GrpoConfig, ModelConfig, SamplingConfig, TrainConfig, WorkersConfig
+from smolsum.config.stage import StageConfig
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy.load import load_policy

@@ -33,7 +33,8 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
-from smolsum.config.sections import GrpoConfig, OptimizerConfig, StageConfig
+from smolsum.config.sections import GrpoConfig, OptimizerConfig
+from smolsum.config.stage import StageConfig
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy import fast_math

@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from smolsum.config.fields import base_type, toml_word
 from smolsum.config.presets import read_preset
 from smolsum.config.resolve import INHERITED
-from smolsum.config.sections import SECTIONS, StageConfig, TaskConfig
+from smolsum.config.sections import SECTIONS, TaskConfig
+from smolsum.config.stage import StageConfig
 from smolsum.tasks import TASKS
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from smolsum.config.sections import LoraConfig as LoraConfig
     from smolsum.config.sections import OptimizerConfig as OptimizerConfig
     from smolsum.config.sections import SamplingConfig as SamplingConfig
-    from smolsum.config.sections import StageConfig as StageConfig
+    from smolsum.config.stage import StageConfig as StageConfig
     from smolsum.errors import SmolsumError as SmolsumError
     from smolsum.grpo.advantages import gdpo_advantages as gdpo_advantages
     from smolsum.grpo.advantages import group_advantages as group_advantages
@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from smolsum.types import RolloutGroup as RolloutGroup
 
 _NAMES = {
-    "config.sections": ("Config", "GrpoConfig", "LoraConfig", "OptimizerConfig", "SamplingConfig", "StageConfig"),
+    "config.sections": ("Config", "GrpoConfig", "LoraConfig", "OptimizerConfig", "SamplingConfig"),
+    "config.stage": ("StageConfig",),
     "errors": ("SmolsumError",),
     "grpo.advantages": ("gdpo_advantages", "group_advantages"),
     "grpo.loss": ("policy_loss",),

@@ -15,7 +15,8 @@ import typer
 from support.places import ROOT
 
 from smolsum.cli.main import app, main
-from smolsum.config.sections import SECTIONS, STAGE_FIELDS, StageConfig
+from smolsum.config.sections import SECTIONS, STAGE_FIELDS
+from smolsum.config.stage import StageConfig
 from smolsum.rollout.protocol import Health
 from smolsum.tasks import TASKS
 

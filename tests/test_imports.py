@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib
+import os
 import subprocess
 import sys
 
@@ -129,3 +130,12 @@ def test_benchmarks_and_scripts_import_what_there_is() -> None:
                 module = importlib.import_module(str(node.module))
                 for name in node.names:
                     assert hasattr(module, name.name) or importlib.import_module(f"{node.module}.{name.name}"), path
+
+
+@pytest.mark.parametrize(("given", "found"), [({}, "0"), ({"MLX_ENABLE_TF32": "1"}, "1")])
+def test_float32_products_are_not_rounded_on_a_gpu(given: dict[str, str], found: str) -> None:
+    """Unless the user wants it: MLX reads the variable when it first multiplies."""
+    environ = {key: value for key, value in os.environ.items() if key != "MLX_ENABLE_TF32"} | given
+    probe = "import smolsum.policy, os, sys; print(os.environ['MLX_ENABLE_TF32'], 'mlx.core' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, env=environ)
+    assert run.stdout.split() == [found, "False"]

@@ -7,7 +7,8 @@ import random
 from random_model import random_model
 from shapes import Stopwatch, arguments, peak_gb, report
 
-from smolsum.config.sections import Config, GrpoConfig, OptimizerConfig, SamplingConfig, StageConfig, TrainConfig
+from smolsum.config.sections import Config, GrpoConfig, OptimizerConfig, SamplingConfig, TrainConfig
+from smolsum.config.stage import StageConfig
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.policy import fast_math

@@ -115,9 +115,13 @@ def _of_objective(config: Config) -> Iterator[Problem]:
     elif looks_back and not any(stage.learn == "rewards" for stage in looks_back.values()):
         what = "teaches beside rewards, and no stage learns from them (stages.NAME.learn)"
         yield Problem(key, what, f"--set {key}=0")
-    if grpo.hindsight_of != GrpoConfig.hindsight_of and not looks_back:
+    of_nothing = [name for name, one in config.stages.items() if one.hindsight_of == "texts" and not one.hindsight]
+    if grpo.hindsight_of == "texts" and not looks_back:
         hint = "--set grpo.hindsight=0.1, or leave grpo.hindsight_of out"
         yield Problem("grpo.hindsight_of", "has no use without grpo.hindsight", hint)
+    elif grpo.hindsight_of != "texts" and of_nothing:
+        place = f"stages.{of_nothing[0]}.hindsight"
+        yield Problem(f"{place}_of", f"has no use without {place}", f"--set {place}=0.1, or leave {place}_of out")
     if grpo.correction != "none" and grpo.old_logprobs == "sampler":
         yield Problem(
             "grpo.correction",

@@ -32,7 +32,8 @@ from smolsum.config.presets import (
     read_preset,
     task_defaults,
 )
-from smolsum.config.sections import SECTIONS, STAGE_FIELDS, Config, StageConfig, TaskConfig
+from smolsum.config.sections import SECTIONS, STAGE_FIELDS, Config, TaskConfig
+from smolsum.config.stage import StageConfig
 from smolsum.config.strategies import ChosenStrategy, choose_strategy, missing_stage_hint, strategy_layer
 from smolsum.errors import UsageError, nearest
 

@@ -1,14 +1,15 @@
 """The settings of a run: one frozen record for each section of a configuration file, in the order of the file.
 
 The records hold meaning, type, range and default of every setting; `smolsum/config/resolve.py` fills them from presets,
-files and flags. `docs/configuration.md` is made from the docstrings here (`scripts/make_config_docs.py`).
+files and flags. `docs/configuration.md` is made from the docstrings here and in
+`stage.py` (`scripts/make_config_docs.py`).
 """
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_type_hints
 
 from smolsum.config import fields
-from smolsum.config.constraints import LENGTH, parse_constraints
+from smolsum.config.stage import StageConfig
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class DataConfig:
     """Share of the training posts that become the validation split where the data have none of the name `validation`;
     0: the data must have it."""
     test_share: fields.Share = 0.1
-    """The same for the test split and the name `test`."""
+    """Share of the training posts that become the test split where the data have none of the name `test`; 0: the data
+    must have it."""
     train_rows: fields.Count = 0
     """Rows of the training split that are used, drawn by the seed; 0: all."""
     validation_rows: fields.Count = 0
@@ -84,7 +86,8 @@ class DataConfig:
     split_seed: fields.Seed = 0
     """Seed of shares and drawn rows. A post's lot depends on the seed and its text alone, not on the other rows."""
     empty_texts: Literal["error", "drop"] = "error"
-    """What happens to a row without a post, or without a reference where others have one: `error` stops the run."""
+    """What happens to a row whose post is empty, or which has no reference where others have one: the run stops, or the
+    row is left out."""
     max_input_tokens: fields.PositiveCount = 512
     """Longest prompt in tokens, including the chat template."""
     long_prompts: Literal["error", "drop"] = "error"
@@ -207,15 +210,16 @@ class GrpoConfig:
     `lagrange` with multipliers that rise while a constraint is violated, `pid` with multipliers under PID control,
     `gate` multiplies the reward by them."""
     constraint_weight: fields.NonNegative = 1.0
-    """Weight of each constraint next to the reward; for `lagrange` and `pid`, its multiplier as a stage begins."""
+    """Weight of each constraint next to the reward; for `lagrange` and `pid`, the multiplier that a stage begins
+    with."""
     constraint_rate: fields.Positive = 0.02
     """Change of a multiplier in a step, as a multiple of the violation: a share of 0.89 violates 0.99 by 0.1, a mean of
     0.02 violates 0.01 by once its bound, which is also the most that counts."""
     constraint_limit: fields.Positive = 5.0
     """Largest multiplier: a constraint that cannot be met would silence the reward."""
     reward_balance: Literal["none", "variance"] = "none"
-    """Whether weights adapt: `variance` divides each by its signal's deviation within groups (the running mean over the
-    steps before), so that each has the part in the reward that its weight asks for."""
+    """Whether weights adapt: `variance` divides each by its signal's deviation within groups, in the running mean over
+    the steps before, so that each signal has the part in the reward that its weight asks for."""
     balance_decay: fields.Decay = 0.9
     """Part of that running mean that stays from step to step."""
     old_logprobs: Literal["sampler", "recomputed"] = "sampler"
@@ -237,9 +241,10 @@ class GrpoConfig:
     hindsight: fields.NonNegative = 0.0
     """Weight of what is learnt in hindsight: a text that ends after n tokens answers perfectly the prompt that asks for
     n (`task.targets`). 0: off."""
-    hindsight_of: Literal["ends", "texts"] = "ends"
-    """What: where to end (of the `ends` of a completion's sentences, the nearest to the target is right, and one before
-    it too early), or all tokens of whole `texts` that meet the other constraints, which needs `task.targets`."""
+    hindsight_of: fields.Hindsight = "ends"
+    """What is learnt in hindsight: where to end (of the `ends` of a completion's sentences, the nearest to the target
+    is right, and one before it is too early), or all tokens of whole `texts` that obey the constraints which are not
+    on the length. That needs `task.targets`."""
     train_eos: bool = True
     """Whether the end-of-sequence token is trained, which decides where a text ends; the study's code did not."""
 
@@ -412,66 +417,6 @@ class WorkersConfig:
     """Times that a failed rollout is requested again."""
     wait_s: fields.Positive = 600.0
     """Seconds to wait for a worker when none is left; then the run stops with a checkpoint."""
-
-
-@dataclass(frozen=True)
-class StageConfig:
-    """One stage of a run, `[stages.NAME]`. What it leaves out is taken from the sections above."""
-
-    rewards: dict[str, float]
-    """Weight of each signal in the total reward."""
-    steps: fields.Count
-    """Optimizer steps; 0: computed from the epochs."""
-    epochs: fields.Positive
-    """Passes over the training split, used where steps is 0."""
-    temperature: fields.Positive
-    """Sampling temperature of this stage."""
-    learning_rate: fields.NonNegative
-    """Peak learning rate of this stage; 0: chosen as for the run."""
-    schedule: fields.Schedule
-    """Course of this stage's learning rate after the warm-up."""
-    warmup_steps: fields.Count
-    """Optimizer steps of this stage's warm-up."""
-    beta: fields.NonNegative
-    """KL weight of this stage."""
-    hindsight: fields.NonNegative = 0.0
-    """Weight of what this stage learns in hindsight (grpo.hindsight)."""
-    hindsight_of: Literal["ends", "texts"] = "ends"
-    """What it learns so (grpo.hindsight_of)."""
-    mix: dict[str, float] = field(default_factory=dict)
-    """Share of each kind of prompt: of a band of [difficulty], or of a category of the task. Empty: all prompts."""
-    constraints: str = ""
-    """Constraints of this stage, as in grpo.constraints."""
-    mask_truncated: bool = True
-    """Whether the loss of this stage leaves out completions that reached max_new_tokens."""
-    learn: fields.Learning = "rewards"
-    """What this stage learns from: the `rewards` of its rollouts, by GRPO; by likelihood the `best` rollout of each
-    group (RAFT, arXiv:2304.06767), or the best texts of the target's length that the sentences of a group's rollouts
-    make (`recombined`); or the `references` of the data, without sampling (supervised fine-tuning)."""
-    temperature_end: fields.NonNegative = 0.0
-    """Sampling temperature at the stage's last step; `temperature` is that of its first. 0: it stays."""
-    temperature_schedule: fields.Course = "linear"
-    """Course of the temperature from the first step to the last."""
-    rewards_end: dict[str, float] = field(default_factory=dict)
-    """Weights at the stage's last step; `rewards` has those of its first. A signal that is left out keeps its weight,
-    and one that `rewards` lacks starts at 0. Empty: all stay."""
-    rewards_schedule: fields.Course = "linear"
-    """Course of the weights from the first step to the last."""
-    mix_end: dict[str, float] = field(default_factory=dict)
-    """Shares at the stage's last step, reached in a straight line; `mix` has the first ones. Empty: the mix stays."""
-
-    @property
-    def trained_rewards(self) -> dict[str, float]:
-        """The weight of each signal, and where that is 0 at the first step, the weight at the last."""
-        later = {name: weight for name, weight in self.rewards_end.items() if not self.rewards.get(name)}
-        return {**self.rewards, **later}
-
-    @property
-    def used_signals(self) -> dict[str, float]:
-        """The trained rewards, and with the weight 1 what only constraints use: a signal, or a measure of the task."""
-        found = self.trained_rewards
-        bounded = [one.measured for one in parse_constraints(self.constraints) if one.measured != LENGTH]
-        return {**found, **{name: 1.0 for name in bounded if not found.get(name)}}
 
 
 @dataclass(frozen=True)

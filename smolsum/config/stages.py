@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from smolsum.config.fields import Course
-from smolsum.config.sections import Config, StageConfig
+from smolsum.config.sections import Config
+from smolsum.config.stage import StageConfig
 from smolsum.errors import UsageError, nearest
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from smolsum.config.constraints import parse_constraints
-from smolsum.config.sections import Config, GrpoConfig, StageConfig
+from smolsum.config.sections import Config, GrpoConfig
+from smolsum.config.stage import StageConfig
 from smolsum.config.stages import stage_at
 from smolsum.config.targets import TARGET
 from smolsum.console import current_hook

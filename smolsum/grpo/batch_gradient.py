@@ -9,7 +9,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
 
-from smolsum.config.sections import GrpoConfig, StageConfig
+from smolsum.config.sections import GrpoConfig
+from smolsum.config.stage import StageConfig
 from smolsum.grpo.credit import EndCredit
 from smolsum.grpo.loss import BatchTotals, Tally, loss_and_tally, loss_metrics, merged, over_ranks
 from smolsum.policy import distributed

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from smolsum.config.constraints import parse_constraints
-from smolsum.config.sections import Config, StageConfig
+from smolsum.config.sections import Config
+from smolsum.config.stage import StageConfig
 from smolsum.grpo.stateful import Stateful
 from smolsum.tasks.base import Metric, MetricRow, TaskEvaluation
 

@@ -30,8 +30,9 @@ With `grpo.hindsight_of = texts` completions are imitated as a whole, as in the 
     1 / N * sum over right texts of weight * log p(text | the prompt that asks for its length)
 
 This teaches to write texts of a length, which ends alone do not. It teaches all else that the policy writes, too: so
-only whole texts count that obey the constraints of the stage and are, in what else is rewarded than the length, at
-least the median of their group. Short texts do so more often, and `grpo/relabel.py` weighs them less.
+only whole texts of exactly a trained length count that obey the constraints of the stage, apart from those on the
+length, and are, in what else is rewarded than the length, at least the median of their group. Short texts do so more
+often, and `grpo/relabel.py` weighs them less.
 
 The bias of the ends, compared with a policy gradient: goals are chosen after the fact; and it maximises the likelihood
 of ending at the end of the sentence that is nearest to the target, not a reward. So the main objective alone teaches to
@@ -41,13 +42,13 @@ sampler: which end is right does not depend on how likely it was.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map
 
-from smolsum.config.sections import StageConfig
+from smolsum.config.stage import StageConfig
 from smolsum.grpo.loss import Tally, merged, over_ranks, tally_metrics, weighted
 from smolsum.policy import distributed
 from smolsum.policy.cpu.gradient import TokenGroup
@@ -70,9 +71,7 @@ class Relabelled:
     """how much each whole text counts; empty: 1"""
 
 
-def hindsight_loss(
-    logp_G: mx.array, right_G: mx.array, counted_G: mx.array, *, rollouts: int
-) -> tuple[mx.array, Tally]:
+def end_loss(logp_G: mx.array, right_G: mx.array, counted_G: mx.array, *, rollouts: int) -> tuple[mx.array, Tally]:
     """Return a group's share of the loss (scalar, to be minimised), and the tally of its metrics.
 
     `logp_G` are the log-probs of the ends under the prompts that they are learnt under. `right_G` is 1 where the end is
@@ -118,12 +117,9 @@ def add_hindsight(
     if not number:
         return grads, counted
     mine, counts = distributed.share_or_spare(groups)
-    texts = stage.hindsight_of == "texts"
-    rows = [_rows(group, texts=texts) for group in mine]
-    losses = [
-        _loss(None if texts else group, learnt_RT, rollouts, counts=counts)
-        for group, (_, learnt_RT) in zip(mine, rows, strict=True)
-    ]
+    loss_of = _text_loss if stage.hindsight_of == "texts" else _end_loss
+    rows = [_rows(group) for group in mine]
+    losses = [loss_of(group, places, rollouts, counts=counts) for group, (_, places) in zip(mine, rows, strict=True)]
     (total, tally), more = sum_over_groups(
         model, [tokens for tokens, _ in rows], losses,
         temperature=stage.temperature, join=merged, chunking=chunking,
@@ -136,31 +132,41 @@ def add_hindsight(
     return tree_map(lambda a, b: a + (weight * b).astype(a.dtype), grads, more), counted | found
 
 
-def _loss(group: Relabelled | None, learnt_RT: mx.array, rollouts: int, *, counts: bool) -> GroupLoss:
-    """Return the loss of the ends of a group, or without one that of whole texts, at the tokens `learnt_RT`."""
-    if group is None:
-        return lambda logp, entropy, mask, rows: text_loss(logp, learnt_RT[rows] * float(counts), rollouts=rollouts)
-    right_R = mx.array([float(right) for right in group.right])
-    counted_R = mx.full(right_R.shape, 1.0 if counts else 0.0)
+class Place(NamedTuple):
+    """Where a completion stands in its row: its first token, and its end-of-sequence token."""
 
-    def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, Tally]:
-        return hindsight_loss((logp * learnt_RT[rows]).sum(axis=1), right_R[rows], counted_R[rows], rollouts=rollouts)
-
-    return loss
+    first: int
+    end: int
 
 
-def _rows(group: Relabelled, *, texts: bool) -> tuple[TokenGroup, mx.array]:
+def _rows(group: Relabelled) -> tuple[TokenGroup, list[Place]]:
     """Return the rows as a group of what the prompts begin with, whose completions begin with the rest of their
-    prompts; and the weights of the tokens that are learnt: those of each completion, or its end-of-sequence
-    token; 0 elsewhere: float32 (R, T)."""
-    first, length = group.prompts_ids[0], 0
+    prompts; and the place of each completion there."""
+    shared, length = group.prompts_ids[0], 0
     # every row keeps a token that is not shared
     while length < min(map(len, group.prompts_ids)) - 1 and len({ids[length] for ids in group.prompts_ids}) == 1:
         length += 1
     pairs = [*zip(group.prompts_ids, group.rollouts, strict=True)]
-    tokens = TokenGroup(first[:length], [(*ids[length:], *rollout.token_ids) for ids, rollout in pairs])
-    ends = [len(ids) - length + rollout.length for ids, rollout in pairs]
-    starts = [len(ids) - length for ids, _ in pairs] if texts else ends
-    width, weights = range(max(ends) + 1), group.weights if texts and group.weights else [1.0] * len(pairs)
-    rows = zip(starts, ends, weights, strict=True)
-    return tokens, mx.array([[weight * (start <= n <= end) for n in width] for start, end, weight in rows])
+    tokens = TokenGroup(shared[:length], [(*ids[length:], *rollout.token_ids) for ids, rollout in pairs])
+    return tokens, [Place(len(ids) - length, len(ids) - length + rollout.length) for ids, rollout in pairs]
+
+
+def _end_loss(group: Relabelled, places: Sequence[Place], rollouts: int, *, counts: bool) -> GroupLoss:
+    """Return the loss of the ends of a group's rows."""
+    width = range(max(place.end for place in places) + 1)
+    ends_RT = mx.array([[float(n == place.end) for n in width] for place in places])
+    right_R = mx.array([float(right) for right in group.right])
+    counted_R = mx.full(right_R.shape, 1.0 if counts else 0.0)
+
+    def loss(logp: mx.array, entropy: mx.array, mask: mx.array, rows: slice) -> tuple[mx.array, Tally]:
+        return end_loss((logp * ends_RT[rows]).sum(axis=1), right_R[rows], counted_R[rows], rollouts=rollouts)
+
+    return loss
+
+
+def _text_loss(group: Relabelled, places: Sequence[Place], rollouts: int, *, counts: bool) -> GroupLoss:
+    """Return the loss of all tokens of a group's completions."""
+    width, weights = range(max(place.end for place in places) + 1), group.weights or [1.0] * len(places)
+    rows_and_weights = zip(places, weights, strict=True)
+    tokens_RT = mx.array([[w * (place.first <= n <= place.end) for n in width] for place, w in rows_and_weights])
+    return lambda logp, entropy, mask, rows: text_loss(logp, tokens_RT[rows] * float(counts), rollouts=rollouts)

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import mlx.nn as nn
 
-from smolsum.config.sections import Config, LoraConfig, StageConfig
+from smolsum.config.sections import Config, LoraConfig
+from smolsum.config.stage import StageConfig
 from smolsum.errors import UsageError
 from smolsum.policy.lora import count_parameters
 

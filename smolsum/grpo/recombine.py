@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import mlx.core as mx
 import numpy as np
 
-from smolsum.config.sections import StageConfig
+from smolsum.config.stage import StageConfig
 from smolsum.config.targets import TARGET, LengthSettings, tolerance_of
 from smolsum.grpo.batch import Batch, Learned
 from smolsum.grpo.batch_gradient import with_parameters

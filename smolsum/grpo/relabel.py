@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from smolsum.config.constraints import LENGTH
-from smolsum.config.sections import StageConfig
+from smolsum.config.stage import StageConfig
 from smolsum.config.targets import LengthSettings, Targets, lot, tolerance_of
 from smolsum.grpo.batch import Batch
 from smolsum.grpo.hindsight import Relabelled
@@ -18,8 +18,10 @@ from smolsum.policy.load import Policy
 from smolsum.tasks.base import TaskTargets
 from smolsum.types import Rollout
 
-PARTS, MOST = 8, 4.0
-"""parts of the targets whose texts count alike in a step, and the most that a text counts for that"""
+PARTS = 8
+"""parts of the targets whose texts count alike in a step"""
+LARGEST_WEIGHT = 4.0
+"""of a text in a part that has few"""
 
 
 class Learnt(NamedTuple):
@@ -77,12 +79,12 @@ def relabelled(
 
 def _even(found: Sequence[Sequence[Learnt]], targets: Targets) -> dict[int, float]:
     """Return what a text of each target counts, so that short texts, which obey more often, do not count for more than
-    long ones: 1 on average, and in all the same for each of `PARTS` parts of the targets that has any."""
+    long ones: 1 on average, and in all the same for each of `PARTS` parts of the targets that has any; but no text
+    counts for more than `LARGEST_WEIGHT`."""
     part = {target: place * PARTS // len(targets.trained) for place, target in enumerate(targets.trained)}
     counts = Counter(part[one.target] for learnt in found for one in learnt)
-    return {
-        target: min(MOST, counts.total() / len(counts) / counts[own]) for target, own in part.items() if counts[own]
-    }
+    weights = {own: min(LARGEST_WEIGHT, counts.total() / len(counts) / count) for own, count in counts.items()}
+    return {target: weights[own] for target, own in part.items() if own in weights}
 
 
 def _good(batch: Batch, p: int, stage: StageConfig, targeted: TaskTargets) -> list[int]:
@@ -96,12 +98,13 @@ def _good(batch: Batch, p: int, stage: StageConfig, targeted: TaskTargets) -> li
     return [g for g, one in enumerate(quality) if one >= middle and not np.isnan(batch.totals[p][g])]
 
 
-def _obeys(batch: Batch, targeted: TaskTargets) -> Any:
+def _obeys(batch: Batch, targeted: TaskTargets) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Return which rollouts are, each for itself, where the stage's constraints have them be: boolean (P, G). What
     depends on the target does not count, nor does a value that is missing."""
     obeyed = np.ones(batch.totals.shape, dtype=bool)
+    of_target = {LENGTH, *targeted.signals, *targeted.measures}
     for one in batch.measured:
-        if one.constraint.measured not in {LENGTH, *targeted.signals, *targeted.measures}:
+        if not one.constraint.from_target and one.constraint.measured not in of_target:
             obeyed &= one.is_met != 0
     return obeyed
 

@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from smolsum.config.sections import StageConfig
+from smolsum.config.stage import StageConfig
 from smolsum.config.stages import end_weights
 from smolsum.errors import SmolsumError
 from smolsum.grpo.session import Session

@@ -19,7 +19,7 @@ from typing import Any
 
 import xxhash
 
-from smolsum.config.sections import StageConfig
+from smolsum.config.stage import StageConfig
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import point, sync, to_json, writing
 from smolsum.runs.digests import record_files

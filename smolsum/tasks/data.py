@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 import xxhash
 
-from smolsum.config.sections import DataConfig, StageConfig
+from smolsum.config.sections import DataConfig
+from smolsum.config.stage import StageConfig
 from smolsum.errors import UsageError
 from smolsum.rewards import FACTS
 from smolsum.tasks.data_files import kind_of, nearest_name

@@ -64,8 +64,7 @@ def test_this_machine_has_a_finding_for_every_check(call: Call, monkeypatch: pyt
     ("given", "name", "level", "named"),
     [
         # what takes the probe down is a finding, with the last thing it said
-        ({"mlx": "raise ImportError('libmlx.so: no file')"}, "MLX device", "fail",
-         ["ImportError: libmlx.so: no file", "--reinstall-package mlx-cpu"]),
+        ({"mlx": "raise ImportError('libmlx.so: no file')"}, "MLX device", "fail", ["ImportError: libmlx.so: no file"]),
         # MLX's own products on a Linux CPU, and sampling without smolsum's own in C; both can be fixed
         ({"mlx": probe(blas="", gflops=4)}, "BLAS", "warn", ["libopenblas"]),
         ({"mlx": probe()}, "sampling", "ok", ["optimizer.matmul_precision=medium"]),
@@ -91,18 +90,37 @@ def test_a_finding_has_a_level_a_reason_and_a_remedy(
     assert_finding(examine(**given)[name], level, *named)
 
 
-def test_two_backends_of_mlx_are_a_failure_as_they_share_a_file(
-    examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("backends", "fix"),
+    [
+        (["mlx-cpu"], "uv sync --reinstall-package mlx-cpu"),
+        ([], "uv sync --reinstall-package mlx-cpu"),
+        (["mlx-cuda-13"], machine_check.FOR_CUDA),
+    ],
+)
+def test_a_backend_of_mlx_that_is_broken_is_installed_again(
+    backends: list[str], fix: str, examine: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`uv sync --extra cuda` alone leaves the CPU's library in place, and `uv sync` after it leaves none."""
-    assert "MLX's backend" not in examine(mlx=probe())
-    for name in ("mlx_cpu", "mlx_cuda_13"):
-        package = tmp_path / f"{name}-0.32.4.dist-info"
-        package.mkdir()
-        package.joinpath("METADATA").write_text(f"Name: {name.replace('_', '-')}\nVersion: 0.32.4\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    found = examine(mlx=probe())["MLX's backend"]
-    assert_finding(found, "fail", "mlx-cpu and mlx-cuda-13", "Device(cpu, 0)", "--no-install-package mlx-cpu")
+    """And not another in its place."""
+    monkeypatch.setattr(machine_check.sys, "platform", "linux")
+    monkeypatch.setattr(machine_check, "_has_package", lambda name: name in backends)
+    found = examine(mlx="raise ImportError('libmlx.so: no file')")
+    assert "MLX's backend" not in found
+    assert found["MLX device"].command == fix
+
+
+@pytest.mark.parametrize("mlx", [probe(), "raise ImportError('libmlx.so: no file')"])
+def test_two_backends_of_mlx_are_a_failure_as_they_share_a_file(
+    mlx: str, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`uv sync --extra cuda` alone leaves the library of one of them, and `uv sync` after it leaves none: what is left
+    has to be installed again."""
+    monkeypatch.setattr(machine_check, "_has_package", lambda name: name in ("mlx-cpu", "mlx-cuda-13"))
+    found = examine(mlx=mlx)["MLX's backend"]
+    assert_finding(
+        found, "fail", "mlx-cpu and mlx-cuda-13", "--no-install-package mlx-cpu --reinstall-package mlx-cuda-13"
+    )
+    assert_finding(found, "fail", "for the CPU: uv sync --reinstall-package mlx-cpu")
 
 
 def test_on_a_mac_the_way_to_vllm_is_that_of_vllm_metal(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:

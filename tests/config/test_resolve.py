@@ -14,7 +14,8 @@ from support.refusals import refuses
 
 from smolsum.config.presets import line_numbers
 from smolsum.config.resolve import Resolved, render_with_sources, resolve, to_toml
-from smolsum.config.sections import SECTIONS, Config, StageConfig
+from smolsum.config.sections import SECTIONS, Config
+from smolsum.config.stage import StageConfig
 from smolsum.config.strategies import parse_reward
 from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
@@ -489,6 +490,8 @@ def test_texts_are_imitated_under_the_lengths_that_prompts_ask_for() -> None:
         resolved(sets=["grpo.hindsight=1", "stages.constrained.hindsight_of=texts"])
     with refuses("grpo.hindsight_of", "no use without grpo.hindsight", "--set grpo.hindsight=0.1"):
         resolved(sets=["grpo.hindsight_of=texts", "task.targets=16-128"])
+    with refuses("stages.constrained.hindsight_of", "no use without stages.constrained.hindsight"):
+        resolved(sets=["stages.constrained.hindsight_of=texts", "task.targets=16-128"])
     sets = ["grpo.hindsight=1", "grpo.hindsight_of=texts", "task.targets=16-128"]
     assert resolved(sets=sets).config.stages["constrained"].hindsight_of == "texts"
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from support.refusals import refuses
 
 from smolsum.config.resolve import resolve
-from smolsum.config.sections import Config, StageConfig, TrainConfig
+from smolsum.config.sections import Config, TrainConfig
+from smolsum.config.stage import StageConfig
 from smolsum.config.stages import (
     apportion,
     described,

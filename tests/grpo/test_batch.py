@@ -10,7 +10,8 @@ from support.models import EOS, group
 from support.refusals import refuses
 
 from smolsum.config.constraints import parse_constraints
-from smolsum.config.sections import Config, GrpoConfig, ModelConfig, SamplingConfig, StageConfig, TrainConfig
+from smolsum.config.sections import Config, GrpoConfig, ModelConfig, SamplingConfig, TrainConfig
+from smolsum.config.stage import StageConfig
 from smolsum.console import WaitHook, use_hook
 from smolsum.errors import PluginError
 from smolsum.grpo.advantages import zero_spread

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from support.models import EOS, assert_same_arrays, assert_trees_close, build, group, stage
 
-from smolsum.config.sections import GrpoConfig, StageConfig
+from smolsum.config.sections import GrpoConfig
+from smolsum.config.stage import StageConfig
 from smolsum.grpo.batch_gradient import batch_totals, gradients, with_parameters
 from smolsum.grpo.credit import EndCredit
 from smolsum.grpo.loss import policy_loss

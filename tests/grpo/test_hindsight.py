@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.models import EOS, assert_trees_close, build, group, stage
 
-from smolsum.config.sections import StageConfig
-from smolsum.grpo.hindsight import Relabelled, add_hindsight, hindsight_loss
+from smolsum.config.stage import StageConfig
+from smolsum.grpo.hindsight import Relabelled, add_hindsight, end_loss
 from smolsum.grpo.loss import tally_metrics
 from smolsum.policy.cpu import native
 from smolsum.policy.group_gradient import WHOLE, Chunking
@@ -51,7 +51,7 @@ def plain(model: nn.Module, of: str = "ends") -> tuple[Any, float]:
 def test_loss_is_what_a_hand_computes() -> None:
     """A right end, one that is too early, and one that does not count."""
     logp, right, counted = mx.log(mx.array([0.25, 0.75, 0.1])), mx.array([1.0, 0.0, 1.0]), mx.array([1.0, 1.0, 0.0])
-    loss, tally = hindsight_loss(logp, right, counted, rollouts=8)
+    loss, tally = end_loss(logp, right, counted, rollouts=8)
     assert loss.item() == pytest.approx(-(log(0.25) + log(1 - 0.75)) / 8, rel=1e-5)
     found = {name: value.item() for name, value in tally_metrics(tally).items()}
     assert found == pytest.approx(
@@ -64,7 +64,7 @@ def test_a_certain_end_that_is_too_early_has_a_finite_gradient() -> None:
 
     def loss(logit: mx.array) -> mx.array:
         logp = nn.log_softmax(mx.stack([logit, mx.array(0.0)]))[:1]
-        return hindsight_loss(logp, mx.zeros(1), mx.ones(1), rollouts=1)[0]
+        return end_loss(logp, mx.zeros(1), mx.ones(1), rollouts=1)[0]
 
     for logit in (2.0, 8.0):
         assert mx.grad(loss)(mx.array(logit)).item() == pytest.approx(1 / (1 + exp(-logit)), rel=1e-3)

@@ -7,7 +7,8 @@ import pytest
 from support.models import build
 from support.refusals import refuses
 
-from smolsum.config.sections import Config, LoraConfig, ModelConfig, OptimizerConfig, StageConfig
+from smolsum.config.sections import Config, LoraConfig, ModelConfig, OptimizerConfig
+from smolsum.config.stage import StageConfig
 from smolsum.grpo.learning_rate import choose_rates, default_rate, learning_rate
 from smolsum.policy.lora import add_adapters, count_parameters, quantise
 

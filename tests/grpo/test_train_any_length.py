@@ -22,6 +22,7 @@ from smolsum.runs.typed_json import read_lines
 SETTINGS = {
     "task__targets": "20-40", "task__held_out_targets": "21-39/3", "task__target_curriculum": 0.5,
     "stages__length__hindsight": 1.0, "stages__length__steps": 4, "stages__quality__steps": 2,
+    "stages__quality__hindsight": 0.1, "stages__quality__hindsight_of": "texts",
 }  # fmt: skip
 TARGETS = make_targets("20-40", "21-39/3")
 
@@ -47,10 +48,12 @@ def test_training_asks_for_seen_targets_only(finished: Path) -> None:
 
 
 def test_metrics_say_what_hindsight_did(finished: Path) -> None:
-    """In the stage that has it, and in no other."""
+    """Of the ends in one stage, and of whole texts in the other."""
     every = read_jsonl(finished / "metrics.jsonl")
-    assert {row["stage"] for row in every if "hindsight/copies" in row} == {"length"}
-    rows = [row for row in every if row["stage"] == "length"]
+    assert all("hindsight/copies" in row for row in every)
+    rows, of_texts = ([row for row in every if row["stage"] == stage] for stage in ("length", "quality"))
+    assert not any({"hindsight/early_frac", "hindsight/end_prob"} & row.keys() for row in of_texts)
+    assert all(("hindsight/token_logp" in row) == (row["hindsight/copies"] > 0) for row in of_texts)
     assert any(row["hindsight/copies"] > 0 for row in rows)
     taught = next(row for row in rows if row["hindsight/copies"] > 0)
     assert 0 < taught["hindsight/end_prob"] < 1
@@ -60,7 +63,9 @@ def test_metrics_say_what_hindsight_did(finished: Path) -> None:
 
 def test_hindsight_changes_the_weights(data: Path, finished: Path, tmp_path: Path) -> None:
     """The first step samples the same prompts, and the second has learnt something else."""
-    without = SETTINGS | {"stages__length__hindsight": 0.0, "stages__length__steps": 1, "stages__quality__steps": 1}
+    steps = {"stages__length__steps": 1, "stages__quality__steps": 1}
+    without = SETTINGS | {f"stages__{stage}__hindsight": 0.0 for stage in ("length", "quality")} | steps
+    del without["stages__quality__hindsight_of"]
     run = trained(data, tmp_path, "without", **without)
     first, with_hindsight = (read_jsonl(one / "completions" / "step-000001.jsonl") for one in (run, finished))
     assert [row["token_ids"] for row in first] == [row["token_ids"] for row in with_hindsight]

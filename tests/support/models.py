@@ -22,7 +22,8 @@ from mlx_lm.utils import _get_classes
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from smolsum.config.sections import OptimizerConfig, StageConfig
+from smolsum.config.sections import OptimizerConfig
+from smolsum.config.stage import StageConfig
 from smolsum.policy.cpu import native
 from smolsum.policy.group_gradient import GroupLoss
 from smolsum.policy.logprobs import group_logprobs

@@ -14,7 +14,8 @@ from support.data_files import lines, load, table
 from support.refusals import refuses
 
 from smolsum.config.resolve import resolve
-from smolsum.config.sections import Config, DataConfig, StageConfig
+from smolsum.config.sections import Config, DataConfig
+from smolsum.config.stage import StageConfig
 from smolsum.errors import UsageError
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Example, Split, check_references, generated_split, load_split, overlap

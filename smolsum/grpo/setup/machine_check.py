@@ -34,7 +34,8 @@ Level = Literal["ok", "warn", "fail"]
 BACKENDS = ("mlx-cpu", "mlx-cuda-12", "mlx-cuda-13")
 """packages of MLX for Linux, each with the same file mlx/lib/libmlx.so: the one that is installed last has it, and the
 one that is removed takes it away"""
-FOR_CUDA = "uv sync --extra cuda --no-install-package mlx-cpu && export UV_NO_SYNC=1"
+FOR_CPU = "uv sync --reinstall-package mlx-cpu"
+FOR_CUDA = "uv sync --extra cuda --no-install-package mlx-cpu --reinstall-package mlx-cuda-13 && export UV_NO_SYNC=1"
 PACKAGES = ("smolsum", "mlx", "mlx-lm", "transformers", "datasets", "deepeval", "textual")
 GB = 1e9
 MIN_GFLOPS = 15.0
@@ -157,15 +158,16 @@ def _packages() -> Iterator[Finding]:
 
 def _arrays(probe: Mapping[str, Any]) -> Iterator[Finding]:
     """Check MLX's device, its BLAS and its speed, and on a CPU whether sampling runs in C."""
-    arrays, backends = partial(Finding, "arrays"), [name for name in BACKENDS if _is_installed(name)]
+    arrays, backends = partial(Finding, "arrays"), [name for name in BACKENDS if _has_package(name)]
+    if len(backends) > 1:
+        what = f"{' and '.join(backends)} are installed, and share a file, so that only one of them works, or none"
+        yield arrays("MLX's backend", "fail", what, f"for CUDA: {FOR_CUDA}; for the CPU: {FOR_CPU}")
     if "error" in probe:
         what = f"MLX does not compute here: {probe['error']}"
-        again = ("mlx", *(backends or BACKENDS[:1])) if sys.platform == "linux" else ("mlx",)
-        yield arrays("MLX device", "fail", what, f"uv sync {' '.join(f'--reinstall-package {name}' for name in again)}")
+        elsewhere = "uv sync --reinstall-package mlx --reinstall-package mlx-metal"
+        fix = elsewhere if sys.platform == "darwin" else FOR_CPU if "mlx-cpu" in backends or not backends else FOR_CUDA
+        yield arrays("MLX device", "fail", what, fix)
         return
-    if len(backends) > 1:
-        what = f"{' and '.join(backends)} are installed, and share a file: MLX computes on {probe['device']}"
-        yield arrays("MLX's backend", "fail", what, f"for CUDA: {FOR_CUDA}; for the CPU: uv sync")
     speed, on_gpu = f"{probe['gflops']:.0f} GFLOP/s in float32", "gpu" in probe["device"]
     yield arrays("MLX device", "ok", f"{probe['device']}, {speed}")
     machine = platform.machine()
@@ -200,7 +202,7 @@ def _arrays(probe: Mapping[str, Any]) -> Iterator[Finding]:
         yield arrays("sampling", "warn", f"{what}: {reason}", fix)
 
 
-def _is_installed(package: str) -> bool:
+def _has_package(package: str) -> bool:
     try:
         return bool(version(package))
     except PackageNotFoundError:

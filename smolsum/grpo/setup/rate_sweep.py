@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from smolsum.config.sections import Config, StageConfig
+from smolsum.config.sections import Config
+from smolsum.config.stage import StageConfig
 from smolsum.console import WaitHook, stop_signals, use_hook
 from smolsum.errors import InterruptedRun, UsageError
 from smolsum.files import finite

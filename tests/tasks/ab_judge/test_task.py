@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support.data_files import lines
 from support.refusals import refuses
 
-from smolsum.config.sections import Config, DataConfig, ModelConfig, StageConfig
+from smolsum.config.sections import Config, DataConfig, ModelConfig
+from smolsum.config.stage import StageConfig
 from smolsum.grpo.advantages import group_advantages
 from smolsum.policy.load import load_policy
 from smolsum.rewards.combine import combine, score_all
