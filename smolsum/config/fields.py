@@ -153,6 +153,8 @@ def check_value(key: str, hint: Any, value: object, source: str) -> Any:
     listed = f"one of {', '.join(choices)}"
     if kind is float and type(value) is int and abs(value) < 2**53:
         value = float(value)
+    if kind is str and not choices and type(value) is int:  # a number such as those that --set takes as text
+        value = str(value)
     if type(value) is not kind and type(value) not in map(type, choices.values()):
         problem = listed if choices and kind is bool else _NAMES[kind]
     elif isinstance(value, int) and abs(value) >= 2**53:

@@ -296,6 +296,17 @@ def test_stage_values_given_in_a_file_beat_stage_defaults(tmp_path: Path) -> Non
     assert (stages["length"].steps, stages["quality"].steps) == (7, TINY["stage_defaults"]["quality"]["steps"])
 
 
+def test_a_number_in_a_file_is_a_text_where_one_is_expected(tmp_path: Path) -> None:
+    """As in `--set train.start_prompts=32`; a choice of words is none."""
+    text = "[train]\nstart_prompts = 32\n[task]\ntargets = 64\n"
+    config = resolved(config_file=config_file(tmp_path, text)).config
+    assert (config.train.start_prompts, config.task.targets) == ("32", "64")  # type: ignore[attr-defined]
+    with refuses("train.start_prompts must be auto, all or a whole number above 0, got '-1'"):
+        resolved(config_file=config_file(tmp_path, "[train]\nstart_prompts = -1\n"))
+    with refuses("grpo.loss must be", "got 3"):
+        resolved(config_file=config_file(tmp_path, "[grpo]\nloss = 3\n"))
+
+
 def test_typed_run_value_reaches_the_stages(tmp_path: Path) -> None:
     """A value typed for the whole run also holds in stages that a file gave a value of their own."""
     text = to_toml(resolved(strategy="finetuned").config)
