@@ -234,8 +234,12 @@ def prefill(
         mx.eval(logits, [layer.state for layer in cache])  # one prompt's activations at a time
         filled[prompt] = cache, logits
         report(sum(map(len, filled)))
-    layers = zip(*(filled[prompt][0] for prompt in prompts), strict=True)
-    merged = [type(layer[0]).merge(list(layer)) for layer in layers]
+    merged = [type(layer[0]).merge(list(layer)) for layer in zip(*(cache for cache, _ in filled.values()), strict=True)]
+    if len(filled) < len(prompts):
+        place = {prompt: row for row, prompt in enumerate(filled)}
+        rows = mx.array([place[prompt] for prompt in prompts])
+        for layer in merged:
+            layer.filter(rows)  # takes a row as often as it is named; `merge` copies each by itself
     if getattr(model, "model_type", "") == "gemma2" and model.args.num_attention_heads > model.args.num_key_value_heads:
         for layer in merged:
             layer.__class__ = _GroupedHeadsCache
