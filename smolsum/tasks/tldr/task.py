@@ -1,6 +1,7 @@
 """The task: its signals, what it measures of a summary, and how the results are shown."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, cast
 
 from smolsum.config.presets import task_presets
@@ -25,6 +26,7 @@ from smolsum.tasks.base import (
 )
 from smolsum.tasks.data import Split
 from smolsum.tasks.facts import count_facts, vocabulary
+from smolsum.tasks.nonwords import KnownWords, known_words
 from smolsum.tasks.text_metrics import CLOSE, PERCENTILES, copied_share, novel_ngrams, repeated_trigrams
 from smolsum.tasks.tldr.criteria import CRITERIA
 from smolsum.tasks.tldr.lengths import (
@@ -42,8 +44,8 @@ from smolsum.tasks.tldr.settings import TldrConfig, baselines, check, messages, 
 from smolsum.types import Prompt, Rollout
 
 MEAN_COLUMNS = (
-    "rouge", "meteor", "bleu", "supported", "copied", "novel_bigrams", "novel_trigrams", "repeated_trigrams", "empty",
-    "truncated",
+    "rouge", "meteor", "bleu", "supported", "copied", "novel_bigrams", "novel_trigrams", "repeated_trigrams",
+    "nonwords", "empty", "truncated",
 )  # fmt: skip
 """columns whose means it has under their own names"""
 FACT_COUNTS = ("right", "wrong", "missing")
@@ -52,16 +54,22 @@ COPIED, REPETITIVE, UNFAITHFUL = 0.5, 0.2, 0.5
 
 
 def measurer(splits: Sequence[Split], config: Config) -> Measure:
-    """Measure a summary: its length, names and numbers, copying and repetition, and, where the data have them, its
-    overlap with the reference and its facts."""
-    facts = [
-        example.metadata["facts"] for split in splits for example in split.examples if example.metadata.get("facts")
-    ]
+    """Measure a summary: its length, names and numbers, copying, repetition and non-words, and, where the data have
+    them, its overlap with the reference and its facts."""
+    examples = [example for split in splits for example in split.examples]
+    facts = [example.metadata["facts"] for example in examples if example.metadata.get("facts")]
     length = length_measure(config)
     known = vocabulary(facts) if facts else None
 
     def found_meteor(text: str, references: Sequence[str]) -> float:
         return meteor(text, references, matcher=find_lexicon())  # not before: a dry run measures nothing
+
+    @cache
+    def words() -> KnownWords | None:
+        return known_words((text for one in examples for text in (one.source, *one.references)), find_lexicon())
+
+    def nonwords(text: str, source: str) -> float | None:
+        return own.unknown_share(text, source) if text and (own := words()) else None
 
     overlap = (("rouge", rouge_l), ("meteor", found_meteor), ("bleu", bleu))
 
@@ -76,6 +84,7 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
             "novel_bigrams": novel_ngrams(rollout.text, prompt.source, 2),
             "novel_trigrams": novel_ngrams(rollout.text, prompt.source, 3),
             "repeated_trigrams": repeated_trigrams(rollout.text),
+            "nonwords": nonwords(rollout.text, prompt.source),
             # a constraint on them bounds nothing where the data have none
             **({} if known else dict.fromkeys((f"facts_{key}" for key in FACT_COUNTS), None)),
         }
@@ -121,6 +130,7 @@ ERRORS = (
     ErrorKind(
         "repetitive", f"over {REPETITIVE:.0%} of the trigrams said before", _beyond("repeated_trigrams", REPETITIVE)
     ),
+    ErrorKind("nonwords", "has a word that neither the post, the data nor WordNet have", _beyond("nonwords", 0)),
     ErrorKind("empty", "no text at all", _beyond("empty", 0)),
     ErrorKind("unsupported", "has a name or number that the post does not", _unsupported),
     ErrorKind("wrong facts", "states a fact that the post does not", _beyond("facts_wrong", 0)),
@@ -181,6 +191,7 @@ TASK = Task(
                     Metric("novel_bigrams", "new bigrams"),
                     Metric("novel_trigrams", "new trigrams"),
                     REPEATED,
+                    Metric("nonwords", "non-words", better="lower"),
                     Metric("empty", "empty"),
                     Metric("truncated", "truncated"),
                 ),
