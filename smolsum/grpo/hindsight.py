@@ -126,7 +126,7 @@ def add_hindsight(
     )  # fmt: skip
     more, total, tally = distributed.total(more), distributed.total(total).item(), over_ranks(tally)
     found = {"hindsight/loss": total} | {name: mean.item() for name, mean in tally_metrics(tally).items()}
-    if (early := found.get("hindsight/early_frac")) in (0.0, 1.0):  # without ends of one kind its probability is missing
+    if (early := found.get("hindsight/early_frac")) in (0.0, 1.0):  # ends of one kind alone
         del found["hindsight/end_prob" if early else "hindsight/early_prob"]
     weight = stage.hindsight
     return tree_map(lambda a, b: a + (weight * b).astype(a.dtype), grads, more), counted | found
