@@ -104,13 +104,15 @@ def make_targets(targets: str, held_out: str) -> Targets:
         raise UsageError(
             f"task.held_out_targets has {strange[0]}, which is not among task.targets = {targets}",
             hint="hold out some of the targets, such as every third: --set task.targets=16-128"
-            " --set task.held_out_targets=18-126/3",
+            " --set task.held_out_targets=18-126/3; to evaluate a trained model at other lengths, hold out none:"
+            " --set task.held_out_targets=",
         )
     trained = tuple(target for target in every if target not in unseen)
     if not trained:
         raise UsageError(
             "task.held_out_targets holds out every target, so that none is left to train",
-            hint="--set task.targets=16-128 --set task.held_out_targets=18-126/3",
+            hint="--set task.targets=16-128 --set task.held_out_targets=18-126/3; to evaluate a trained model at such"
+            " a length alone, hold out none: --set task.held_out_targets=",
         )
     return Targets(every, trained)
 

@@ -32,11 +32,14 @@ def test_what_is_not_a_length_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "held_out", "named"),
-    [("1-9999999", "", "100,000"), ("16-128", "12", "has 12,"), ("16-128", "16-128", "every target")],
-)
-def test_impossible_targets_are_refused(targets: str, held_out: str, named: str) -> None:
-    with refuses(named):
+    ("targets", "held_out", "named", "hint"),
+    [
+        ("1-9999999", "", "100,000", "16-128"), ("16-128", "12", "has 12,", "held_out_targets="),
+        ("16-128", "16-128", "every target", "to evaluate"),
+    ],
+)  # fmt: skip
+def test_impossible_targets_are_refused(targets: str, held_out: str, named: str, hint: str) -> None:
+    with refuses(named, hint):
         make_targets(targets, held_out)
 
 
