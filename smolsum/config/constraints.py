@@ -4,6 +4,8 @@ NAME in A..B: SHARE     at least that share of the rollouts is from A to B
 NAME within N: SHARE    the same for |NAME - target| <= N, of the task's target; N may be the word `tolerance`
 NAME >= A: SHARE        the same for a range with one end; <= as well
 NAME in A..B            without a share, the rollouts' mean is in the range
+NAME >= start           the mean is at least what it was in the stage's first steps; <= as well. `0.9 start` is a tenth
+                        less, `1.1 start` a tenth more
 """
 
 import math
@@ -15,9 +17,10 @@ from smolsum.errors import UsageError
 
 LENGTH = "length"
 """the length in the unit of the task's target, which a constraint means by the name of the reward for it"""
-FORMS = "length in 59..69: 0.99, meteor >= 0.3, or overlong >= 0: 0.95"
+FORMS = "length in 59..69: 0.99, meteor >= 0.3, meteor >= 0.9 start, or overlong >= 0: 0.95"
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_RANGE = rf"(?:in\s+(?P<low>{_NUMBER})\s*\.\.\s*(?P<high>{_NUMBER})|(?P<sign>>=|<=)\s*(?P<end>{_NUMBER})"
+_ONE_END = rf"(?P<sign>>=|<=)\s*(?P<end>{_NUMBER}|(?:{_NUMBER}\s+)?start)"
+_RANGE = rf"(?:in\s+(?P<low>{_NUMBER})\s*\.\.\s*(?P<high>{_NUMBER})|{_ONE_END}"
 _FORM = re.compile(
     rf"(?P<name>[A-Za-z_][\w.-]*)\s*{_RANGE}|within\s+(?P<near>{_NUMBER}|tolerance))\s*(?::\s*(?P<share>{_NUMBER})\s*)?"
 )
@@ -39,6 +42,8 @@ class Constraint:
     """whether the value's distance from the target is meant"""
     by_tolerance: bool = False
     """whether that distance is the task's tolerance, so that `high` counts tolerances"""
+    of_start: bool = False
+    """whether `low` or `high` is a multiple of what the stage began with"""
 
     @cached_property
     def slug(self) -> str:
@@ -51,11 +56,26 @@ class Constraint:
         """The unit of distances from the range, where no target is: its larger end in size, 1 where both are 0."""
         return max(abs(end) for end in (self.low, self.high) if math.isfinite(end)) or 1.0
 
+    @property
+    def end(self) -> float:
+        """The end of a range that has one."""
+        return self.low if math.isinf(self.high) else self.high
+
+    def ending_at(self, end: float) -> "Constraint":
+        """Return a range with one end with another."""
+        low, high = (end, self.high) if math.isinf(self.high) else (self.low, end)
+        return replace(self, low=low, high=high, of_start=False)
+
+    def relative_to(self, start: float) -> "Constraint":
+        """Return the constraint where the stage began with the mean `start`: a multiple of 0.9 is `start` less a tenth
+        of its size, also below 0."""
+        return self.ending_at(start + (self.end - 1.0) * abs(start))
+
     def shortfall(self, found: float) -> float:
         """Return how much a share or mean misses; negative where there is room to spare."""
         if self.level is not None:
             return self.level - found
-        return self.low - found if math.isinf(self.high) else found - self.high
+        return self.end - found if math.isinf(self.high) else found - self.end
 
     def error(self, found: float) -> float:
         """Return the shortfall between -1 and 1, that of a mean in multiples of its bound."""
@@ -92,9 +112,12 @@ def _parse(text: str) -> list[Constraint]:
         near = 1.0 if by_tolerance else float(part["near"])
         return [Constraint(head, name, high=near, level=level, from_target=True, by_tolerance=by_tolerance)]
     if part["sign"]:
-        end = float(part["end"])
+        number, of_start = part["end"].removesuffix("start").strip() or "1", part["end"].endswith("start")
+        if of_start and level is not None:
+            raise UsageError(f"constraint {text!r}: what a stage begins with bounds a mean", hint=f"{head}, no share")
+        end = float(number)
         low, high = (end, math.inf) if part["sign"] == ">=" else (-math.inf, end)
-        return [Constraint(head, name, low, high, level)]
+        return [Constraint(head, name, low, high, level, of_start=of_start)]
     low, high = float(part["low"]), float(part["high"])
     if low > high:
         raise UsageError(f"constraint {text!r}: {part['low']} is above {part['high']}", hint=FORMS)

@@ -8,7 +8,8 @@ Axes: P prompts, G rollouts of a prompt.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 DENSE = 0.5
 """part of a value that falls with the distance from the range, so that rollouts far away have a direction too; the rest
 is for being inside"""
+BEGIN = 5
+"""steps at the beginning of a stage whose mean is what a constraint calls `start`"""
 PROPORTIONAL, DERIVATIVE = 2.0, 2.0
 """gains of `pid`; the integral's is `grpo.constraint_rate`"""
 
@@ -85,10 +88,23 @@ class Multipliers(Stateful):
         self.constraints, self._grpo = constraints, grpo
         self.values, self._integrals = ([grpo.constraint_weight for _ in constraints] for _ in range(2))
         self._errors = [0.0 for _ in constraints]
+        self._starts: list[list[float]] = [[] for _ in constraints]
+        """of the first steps, what a constraint that is relative to the start bounds"""
+
+    def bound(self, measured: Sequence[Bounded]) -> tuple[Bounded, ...]:
+        """Return a step's values with the bounds that follow from the start of the stage: the mean of the first steps
+        up to this one."""
+        found = []
+        for starts, one in zip(self._starts, measured, strict=True):
+            seen = starts if len(starts) == BEGIN or np.isnan(one.found) else [*starts, one.found]
+            relative = one.constraint.of_start and seen
+            found.append(replace(one, constraint=one.constraint.relative_to(fmean(seen))) if relative else one)
+        return tuple(found)
 
     def observe(self, sampled: Sampled, weights: Mapping[str, float]) -> Mapping[str, float]:
-        """Move the multipliers by a step's values, and return the step's metrics: the share or mean of each constraint,
-        its violation (0 where it holds), the multiplier that the step used, and the `cost` of all in reward."""
+        """Move the multipliers by a step's values, which come from `bound`, and return the step's metrics: the share or
+        mean of each constraint, its violation (0 where it holds), the bound if it is relative to the start, the
+        multiplier that the step used, and the `cost` of all in reward."""
         metrics = {}
         if sampled.measured and (price := cost(sampled.totals, sampled.measured)) is not None:
             metrics["constraint/cost"] = price
@@ -96,6 +112,9 @@ class Multipliers(Stateful):
             if np.isnan(one.found):
                 continue
             name = f"constraint/{one.constraint.slug}"
+            if self.constraints[k].of_start:
+                self._starts[k] = [*self._starts[k], one.found][:BEGIN]
+                metrics[f"{name}/bound"] = one.constraint.end
             metrics[f"{name}/{'mean' if one.constraint.level is None else 'share'}"] = one.found
             metrics[f"{name}/violation"] = max(0.0, one.constraint.shortfall(one.found))
             if self._grpo.constraint_method != "gate":
@@ -104,13 +123,14 @@ class Multipliers(Stateful):
         return metrics
 
     def state(self) -> Any:
-        """By constraint the multiplier, its integral and the last error."""
-        rows = zip(self.constraints, self.values, self._integrals, self._errors, strict=True)
-        return {one.text: list(row) for one, *row in rows} or None
+        """By constraint the multiplier, its integral and the last error, and what it has of the start."""
+        rows = zip(self.constraints, self.values, self._integrals, self._errors, self._starts, strict=True)
+        return {one.text: [*row, *starts] for one, *row, starts in rows} or None
 
     def load(self, state: Any) -> None:
         rows = [state[one.text] for one in self.constraints]
         self.values, self._integrals, self._errors = ([row[place] for row in rows] for place in range(3))
+        self._starts = [row[3:] for row in rows]
 
     def _move(self, k: int, error: float) -> None:
         grpo = self._grpo

@@ -8,6 +8,7 @@ uninterrupted one bit for bit.
 
 from collections.abc import Callable
 from contextlib import closing, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from smolsum.config.constraints import parse_constraints
@@ -115,6 +116,7 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         with session.checkpoint_on_failure(optimizer):
             sampled, chosen = sampler.collect(k)  # groups, signals and totals; groups that teach nothing refilled
         sampler.request_ahead(k)  # workers sample while the update runs
+        sampled = replace(sampled, measured=multipliers.bound(sampled.measured))
         batch = sampled.take(chosen)
         now = sampler.stage_at_step(k)  # the weights that scored the step: `observe` moves those of the parts below
         if stage.learn == "recombined":

@@ -327,11 +327,14 @@ def _constraint(run: Run, one: Constraint, width: int) -> list[Text]:
         text = cut(Text(clean(one.text)), max(width - 13, 0))
         return [Text.assemble("   ", text, ("  no value", DIM))]
     found, multiplier = fmean(values), run.last(f"{name}/multiplier")
+    said, bound = one.text, run.last(f"{name}/bound")
+    if bound is not None:
+        said, one = f"{one.text} ({number(bound)})", one.ending_at(bound)
     met = one.shortfall(found) <= 0
     state = f"{found:.1%} of {one.level:.0%}" if share else number(found)
     state += "" if multiplier is None else f"  x {multiplier:.2f}"
     mark = ("ok " if met else "!  ", GREEN if met else f"bold {ORANGE}")
-    text = cut(Text(clean(one.text)), width - 3)
+    text = cut(Text(clean(said)), width - 3)
     gap = width - 3 - text.cell_len - len(state)
     if gap > 0:
         return [Text.assemble(mark, text, " " * gap, state)]

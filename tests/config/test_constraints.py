@@ -20,6 +20,8 @@ from smolsum.tasks import TASKS
         ("length within 1: 0.85", Constraint("length within 1", "length", high=1.0, level=0.85, from_target=True)),
         ("length within tolerance: 0.9", Constraint("length within tolerance", "length", high=1.0, level=0.9,
                                                     from_target=True, by_tolerance=True)),
+        ("meteor >= start", Constraint("meteor >= start", "meteor", low=1.0, of_start=True)),
+        ("copied <= 1.1 start", Constraint("copied <= 1.1 start", "copied", high=1.1, of_start=True)),
     ],
 )  # fmt: skip
 def test_forms(text: str, expected: Constraint) -> None:
@@ -44,6 +46,9 @@ def test_several_are_separated_and_a_mean_in_a_range_is_two() -> None:
         ("length in 59..69: 99", "the share 99"),
         ("length in 59..69: 0", "the share 0"),
         ("length within 5", "needs a share"),
+        ("meteor >= start: 0.9", "bounds a mean"),
+        ("meteor in start..1", "not of a known form"),
+        ("meteor >= 0.9start", "not of a known form"),
         ("length in 59..69: 0.99; length in 59..69: 0.5", "the same range twice"),
     ],
 )
@@ -51,6 +56,21 @@ def test_what_is_wrong_is_quoted_with_its_source(text: str, named: str) -> None:
     """The error of a run names the flag or the file, and the hint is a form that works."""
     with refuses("flag", named):
         resolve(TASKS, flags={"grpo.constraints": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "end"),
+    [("meteor >= start", 0.3, 0.3), ("meteor >= 0.9 start", 0.3, 0.27), ("copied <= 1.1 start", 0.3, 0.33),
+     ("length >= 0.9 start", -0.5, -0.55), ("copied <= 1.1 start", 0.0, 0.0)],
+)  # fmt: skip
+def test_bounds_relative_to_the_start(text: str, start: float, end: float) -> None:
+    """A multiple is the start with some room, also where that is negative; the other end stays open."""
+    (one,) = parse_constraints(text)
+    found = one.relative_to(start)
+    assert found.end == pytest.approx(end)
+    assert (math.isinf(found.low), math.isinf(found.high)) == ("<=" in text, ">=" in text)
+    assert (found.shortfall(end - 0.1) > 0) is (">=" in text)
+    assert not found.of_start
 
 
 def test_hints_can_be_pasted() -> None:

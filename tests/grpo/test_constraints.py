@@ -168,6 +168,25 @@ def test_state_goes_on_exactly() -> None:
     assert first.values == second.values
 
 
+def test_a_bound_follows_from_the_first_steps() -> None:
+    """It is their running mean, and stands after five; a step without a value is none of them. A resumed run has it."""
+    one = parse_constraints("meteor >= 0.5 start")[0]
+    grpo = GrpoConfig(constraint_weight=1.0, constraint_rate=0.5)
+    multipliers, bounds, metrics = Multipliers([one], grpo), list[float](), dict[str, float]()
+    for mean in (0.2, 0.4, math.nan, 0.6, 0.8, 0.5, 0.1):
+        resumed = Multipliers([one], grpo)
+        resumed.load(json.loads(json.dumps(multipliers.state())))
+        values = [measured(np.full((1, 2), mean), one)]
+        steps = [sampled(np.zeros((1, 2)), *part.bound(values)) for part in (multipliers, resumed)]
+        metrics, again = (part.observe(step, {}) for part, step in zip((multipliers, resumed), steps, strict=True))
+        assert metrics == again
+        assert resumed.state() == multipliers.state()
+        bounds += [value for name, value in metrics.items() if name.endswith("/bound")]
+    assert bounds == pytest.approx([0.1, 0.15, 0.2, 0.25, 0.25, 0.25])
+    assert metrics["constraint/meteor_at_least_0.5_start/violation"] == pytest.approx(0.15)
+    assert multipliers.values == [pytest.approx(0.5 * 0.15 / 0.25)]  # at 0 before, where the mean had room to spare
+
+
 def test_metrics() -> None:
     """Share, violation, multiplier and cost; a gate has no multiplier, and what nothing has cannot be violated."""
     found = Multipliers([BAND], GrpoConfig()).observe(sampled(REWARDS, measured()), {})

@@ -14,10 +14,13 @@ from smolsum.cli.main import main
 from smolsum.files import read_jsonl
 from smolsum.stats.several import hypervolume
 
-CONSTRAINTS = "length within tolerance: 0.99; bleu >= 0.1; repeated_trigrams <= 0.01"
-SHARE, BLEU, REPEATED = (
-    f"constraint/{name}" for name in ("length_within_tolerance", "bleu_at_least_0.1", "repeated_trigrams_at_most_0.01")
-)
+CONSTRAINTS = "length within tolerance: 0.99; bleu >= 0.1; repeated_trigrams <= 0.01; rouge >= 0.9 start"
+SHARE, BLEU, REPEATED, ROUGE = (
+    f"constraint/{name}"
+    for name in (
+        "length_within_tolerance", "bleu_at_least_0.1", "repeated_trigrams_at_most_0.01", "rouge_at_least_0.9_start",
+    )
+)  # fmt: skip
 
 
 def command(data: Path, runs: Path, name: str) -> list[str]:
@@ -25,6 +28,7 @@ def command(data: Path, runs: Path, name: str) -> list[str]:
     return [
         *arguments(data, runs, name, stages__length__steps=2, stages__quality__steps=4),
         "--constraint=length within tolerance: 0.99", "--constraint=bleu >= 0.1; repeated_trigrams <= 0.01",
+        "--constraint=rouge >= 0.9 start",
     ]  # fmt: skip
 
 
@@ -53,6 +57,16 @@ def test_metrics_say_how_each_constraint_stands(finished: Path) -> None:
         assert after[f"{SHARE}/multiplier"] == pytest.approx(expected)
 
 
+def test_a_bound_may_be_what_the_stage_began_with(finished: Path) -> None:
+    """Less a tenth: the mean of its first steps, up to the fifth, and of no stage before it."""
+    rows = read_jsonl(finished / "metrics.jsonl")
+    for stage in ("length", "quality"):
+        own = [row for row in rows if row["stage"] == stage]
+        for n, row in enumerate(own, 1):
+            began = [one["rewards/rouge/mean"] for one in own[:n]]
+            assert row[f"{ROUGE}/bound"] == pytest.approx(0.9 * sum(began) / n)
+
+
 def test_checkpoints_keep_the_multipliers(finished: Path) -> None:
     """Those that the next step uses, by constraint."""
     state = json.loads((finished / "checkpoints" / "step-000004" / "state.json").read_text())
@@ -63,7 +77,7 @@ def test_checkpoints_keep_the_multipliers(finished: Path) -> None:
 
 def test_constraints_change_what_is_learnt(finished: Path, data: Path, tmp_path: Path) -> None:
     """The same run without them ends with other weights."""
-    assert main([*command(data, tmp_path, "free")[:-2], "--constraint=none"]) == 0
+    assert main([*command(data, tmp_path, "free")[:-3], "--constraint=none"]) == 0
     assert weights(tmp_path / "free", 6) != weights(finished, 6)
     assert not any(
         key.startswith("constraint/") for row in read_jsonl(tmp_path / "free" / "metrics.jsonl") for key in row
@@ -86,6 +100,7 @@ def test_report_shows_what_the_constraints_cost(finished: Path, tmp_path: Path) 
     assert row["Cost in reward"]["value"] == pytest.approx(sum(costs) / len(costs))
     assert "length within tolerance: " in row["Constraints"]["text"]
     assert "bleu >= 0.1: " in row["Constraints"]["text"]
+    assert f"rouge >= 0.9 start ({rows[-1][f'{ROUGE}/bound']:.3g}): " in row["Constraints"]["text"]
     assert f"{ways[-1][1]:.3f}" in figure["alt"]
 
 

@@ -74,14 +74,15 @@ CONSTRAINED = {
     "constraint/length_within_1/share": 0.75, "constraint/length_within_1/multiplier": 2.5,
     "constraint/length_within_tolerance/share": 0.995, "constraint/length_within_tolerance/multiplier": 3.0,
     "constraint/meteor_at_least_0.3/mean": 0.25,
+    "constraint/copied_at_most_start/mean": 0.25, "constraint/copied_at_most_start/bound": 0.2,
 }  # fmt: skip
 
 
-CONSTRAINTS = "length within tolerance: 0.99; length within 1: 0.85; meteor >= 0.3"
+CONSTRAINTS = "length within tolerance: 0.99; length within 1: 0.85; meteor >= 0.3; copied <= start"
 
 
 def constrained(folder: Path, text: str = CONSTRAINTS) -> Snapshot:
-    """A run whose stages have three constraints, one of them with a text too long for one line, one under a gate."""
+    """A run whose stages have four constraints, one of them with a text too long for one line, one under a gate."""
     settings = "".join(f'[stages.{name}]\nconstraints = "{text}"\n' for name in ("length", "quality"))
     return snapshot(folder, settings=settings, **CONSTRAINED)
 

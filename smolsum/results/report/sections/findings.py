@@ -429,5 +429,7 @@ def _constraints(run: TrainedRun) -> str:
         weights = _last(run, f"constraint/{one.slug}/multiplier")
         if found:
             value = f"{fmean(found):.3g}" if one.level is None else f"{fmean(found):.1%} of {one.level:.0%}"
-            parts.append(f"{one.text}: {value}" + (f" (x {fmean(weights):.2f})" if weights else ""))
+            bound = _last(run, f"constraint/{one.slug}/bound")
+            text = f"{one.text} ({bound[-1]:.3g})" if bound else one.text
+            parts.append(f"{text}: {value}" + (f" (x {fmean(weights):.2f})" if weights else ""))
     return "; ".join(parts)
