@@ -20,8 +20,9 @@ from smolsum.rewards.meteor import Lexicon
 ENGLISH = 0.8
 """share of the words of English posts and abstracts that WordNet and the function words have at least (0.94 and 0.95;
 German, French and Spanish 0.3 to 0.5)"""
-TRIED = 100
-"""texts whose words are looked up to tell the language"""
+TRIED, READ = 100, 20_000
+"""texts whose words are looked up to tell the language, and texts whose words are known: the first of a data set, read
+within seconds"""
 _WORD = re.compile(r"[^\W\d_]+")
 _SHORTENED = re.compile(r"(?:n['\u2019]t|['\u2019](?:s|m|d|t|re|ve|ll))\b")
 
@@ -68,10 +69,11 @@ class KnownWords:
 
 
 def known_words(texts: Iterable[str], lexicon: Lexicon) -> KnownWords | None:
-    """Return the words of `texts` and of the lexicon; None where it is no WordNet or the texts are not English."""
+    """Return the words of the first `READ` texts and of the lexicon; None where it is no WordNet or the texts are not
+    English."""
     if lexicon.kind != "wordnet":
         return None
-    texts = iter(texts)
+    texts = islice(texts, READ)
     first = [word for text in islice(texts, TRIED) for word in _words(text)]
     lexical = KnownWords(frozenset(), lexicon)
     if sum(map(lexical._has, first)) < ENGLISH * len(first):

@@ -47,6 +47,13 @@ def test_without_wordnet_there_is_no_measure() -> None:
     assert known_words(ENGLISH, Lexicon("exact+stem", "", (), lambda word: ())) is None
 
 
+def test_the_first_texts_of_many_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub's data set of a million posts is not to delay the first step."""
+    monkeypatch.setattr("smolsum.tasks.nonwords.READ", 2)
+    assert known(*ENGLISH).unknown_share("bike sister want he", "") == 1 / 4
+    assert known(*ENGLISH, "he").unknown_share("he", "") == 1
+
+
 def row(text: str) -> dict[str, object]:
     config = resolve(TASKS, model="tiny").config
     splits = [TASK.prompts.load(config, name) for name in ("validation", "test")]
