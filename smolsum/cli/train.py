@@ -84,7 +84,8 @@ def train(
         typer.Option(
             metavar="TEXT",
             help="What rollouts have to obey while the reward is maximised, such as 'length in 59..69: 0.99' (a share "
-            "of them) or 'meteor >= 0.3' (their mean); repeatable; none: no constraint.  [default: the strategy's]",
+            "of them), 'meteor >= 0.3' (their mean) or 'meteor >= 0.95 start' (against the stage's first steps); "
+            "repeatable; none: no constraint.  [default: the strategy's]",
         ),
     ] = None,
     guard: Annotated[

@@ -4,8 +4,8 @@ NAME in A..B: SHARE     at least that share of the rollouts is from A to B
 NAME within N: SHARE    the same for |NAME - target| <= N, of the task's target; N may be the word `tolerance`
 NAME >= A: SHARE        the same for a range with one end; <= as well
 NAME in A..B            without a share, the rollouts' mean is in the range
-NAME >= start           the mean is at least what it was in the stage's first steps; <= as well. `0.9 start` is a tenth
-                        less, `1.1 start` a tenth more
+NAME >= start           the mean is at least what it was in the stage's first steps; <= as well. `0.9 start` leaves a
+                        tenth less, `1.1 start` a tenth more
 """
 
 import math
@@ -17,6 +17,9 @@ from smolsum.errors import UsageError
 
 LENGTH = "length"
 """the length in the unit of the task's target, which a constraint means by the name of the reward for it"""
+LEAST_UNIT = 0.01
+"""unit of what is relative to a start of next to 0, such as a share of wrong words, so that one rollout does not move a
+multiplier as far as it goes"""
 FORMS = "length in 59..69: 0.99, meteor >= 0.3, meteor >= 0.9 start, or overlong >= 0: 0.95"
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _ONE_END = rf"(?P<sign>>=|<=)\s*(?P<end>{_NUMBER}|(?:{_NUMBER}\s+)?start)"
@@ -43,7 +46,8 @@ class Constraint:
     by_tolerance: bool = False
     """whether that distance is the task's tolerance, so that `high` counts tolerances"""
     of_start: bool = False
-    """whether `low` or `high` is a multiple of what the stage began with"""
+    """whether the range is relative to what the stage began with; before `relative_to`, 0.9 is a tenth below that, and
+    1.1 a tenth above"""
 
     @cached_property
     def slug(self) -> str:
@@ -53,22 +57,24 @@ class Constraint:
 
     @property
     def unit(self) -> float:
-        """The unit of distances from the range, where no target is: its larger end in size, 1 where both are 0."""
-        return max(abs(end) for end in (self.low, self.high) if math.isfinite(end)) or 1.0
+        """The unit of distances from the range, where no target is: its larger end in size, 1 where both are 0; for one
+        that is relative to the start at least `LEAST_UNIT`."""
+        size = max(abs(end) for end in (self.low, self.high) if math.isfinite(end))
+        return max(size, LEAST_UNIT) if self.of_start else size or 1.0
 
     @property
     def end(self) -> float:
-        """The end of a range that has one."""
+        """The end of a range that is open at the other."""
         return self.low if math.isinf(self.high) else self.high
 
     def ending_at(self, end: float) -> "Constraint":
-        """Return a range with one end with another."""
+        """Return this one-ended range with another end."""
         low, high = (end, self.high) if math.isinf(self.high) else (self.low, end)
-        return replace(self, low=low, high=high, of_start=False)
+        return replace(self, low=low, high=high)
 
     def relative_to(self, start: float) -> "Constraint":
-        """Return the constraint where the stage began with the mean `start`: a multiple of 0.9 is `start` less a tenth
-        of its size, also below 0."""
+        """Return the constraint for a stage that began with the mean `start`: 0.9 is a tenth of its size below it, also
+        where it is negative."""
         return self.ending_at(start + (self.end - 1.0) * abs(start))
 
     def shortfall(self, found: float) -> float:
@@ -113,9 +119,10 @@ def _parse(text: str) -> list[Constraint]:
         return [Constraint(head, name, high=near, level=level, from_target=True, by_tolerance=by_tolerance)]
     if part["sign"]:
         number, of_start = part["end"].removesuffix("start").strip() or "1", part["end"].endswith("start")
-        if of_start and level is not None:
-            raise UsageError(f"constraint {text!r}: what a stage begins with bounds a mean", hint=f"{head}, no share")
         end = float(number)
+        if of_start and (level is not None or end <= 0):
+            what = f"{number} is not above 0" if level is None else "`start` bounds a mean, so it takes no share"
+            raise UsageError(f"constraint {text!r}: {what}", hint=head if level is not None else f"{name} >= 0.9 start")
         low, high = (end, math.inf) if part["sign"] == ">=" else (-math.inf, end)
         return [Constraint(head, name, low, high, level, of_start=of_start)]
     low, high = float(part["low"]), float(part["high"])

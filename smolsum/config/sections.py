@@ -203,7 +203,7 @@ class GrpoConfig:
     constraints: str = ""
     """What the rollouts of every stage have to obey while the reward is maximised, separated by semicolons:
     `length in 59..69: 0.99` (the share of rollouts in a range), `length within 1: 0.85` (or `within tolerance`: around
-    the task's target), `meteor >= 0.3` (without a share: the mean), `meteor >= start` (what the stage began with).
+    the task's target), `meteor >= 0.3` (without a share: the mean), `meteor >= 0.95 start` (what the stage began with).
     `length` is in the unit of the target; other names are the task's signals and measures. Empty: none."""
     constraint_method: fields.ConstraintMethod = "lagrange"
     """How: `sum` adds each constraint's values to the reward, `gdpo` after dividing both by their group's deviation,

@@ -71,7 +71,7 @@ def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Pro
                 f"constraint {one.text!r}: a gate multiplies the reward by it, and the "
                 f"higher {one.measured} is the worse",
                 hint="--set grpo.constraint_method=lagrange, or a share, such as "
-                f'"{one.measured} in 0..{0.3 if one.of_start else one.high:g}: 0.95"',
+                f'"{one.measured} in {"A..B" if one.of_start else f"0..{one.high:g}"}: 0.95"',
             )
         if one.from_target and (one.measured != LENGTH or not getattr(config.task, "target_tokens", 0)):
             raise UsageError(

@@ -97,8 +97,10 @@ class Multipliers(Stateful):
         found = []
         for starts, one in zip(self._starts, measured, strict=True):
             seen = starts if len(starts) == BEGIN or np.isnan(one.found) else [*starts, one.found]
-            relative = one.constraint.of_start and seen
-            found.append(replace(one, constraint=one.constraint.relative_to(fmean(seen))) if relative else one)
+            if one.constraint.of_start and seen:
+                relative = one.constraint.relative_to(fmean(seen))
+                one = replace(one, constraint=relative, unit=np.full_like(one.unit, relative.unit))
+            found.append(one)
         return tuple(found)
 
     def observe(self, sampled: Sampled, weights: Mapping[str, float]) -> Mapping[str, float]:

@@ -46,7 +46,9 @@ def test_several_are_separated_and_a_mean_in_a_range_is_two() -> None:
         ("length in 59..69: 99", "the share 99"),
         ("length in 59..69: 0", "the share 0"),
         ("length within 5", "needs a share"),
-        ("meteor >= start: 0.9", "bounds a mean"),
+        ("meteor >= start: 0.9", "takes no share"),
+        ("meteor >= 0 start", "0 is not above 0"),
+        ("meteor >= -0.9 start", "-0.9 is not above 0"),
         ("meteor in start..1", "not of a known form"),
         ("meteor >= 0.9start", "not of a known form"),
         ("length in 59..69: 0.99; length in 59..69: 0.5", "the same range twice"),
@@ -70,7 +72,7 @@ def test_bounds_relative_to_the_start(text: str, start: float, end: float) -> No
     assert found.end == pytest.approx(end)
     assert (math.isinf(found.low), math.isinf(found.high)) == ("<=" in text, ">=" in text)
     assert (found.shortfall(end - 0.1) > 0) is (">=" in text)
-    assert not found.of_start
+    assert found.unit == max(0.01, abs(found.end))
 
 
 def test_hints_can_be_pasted() -> None:
@@ -79,6 +81,10 @@ def test_hints_can_be_pasted() -> None:
         parse_constraints("length")
     for form in str(refused.value.hint).replace(", or ", ", ").split(", "):
         assert parse_constraints(form)
+    for text in ("meteor >= start: 0.9", "copied <= 0 start"):
+        with refuses() as refused:
+            parse_constraints(text)
+        assert parse_constraints(str(refused.value.hint))
 
 
 def test_slugs_are_names_of_metrics() -> None:

@@ -187,6 +187,17 @@ def test_a_bound_follows_from_the_first_steps() -> None:
     assert multipliers.values == [pytest.approx(0.5 * 0.15 / 0.25)]  # at 0 before, where the mean had room to spare
 
 
+def test_a_start_of_nothing_moves_multipliers_by_hundredths() -> None:
+    """One wrong word in a step is not to move them as far as they go, and more of them have to count."""
+    one = parse_constraints("nonwords <= start")[0]
+    multipliers, found = Multipliers([one], GrpoConfig(constraint_weight=1.0, constraint_rate=0.5)), list[float]()
+    for mean in (0.0, 0.0, 0.0, 0.0, 0.0, 0.002, 0.02):
+        step = sampled(np.zeros((1, 2)), *multipliers.bound([measured(np.full((1, 2), mean), one)]))
+        multipliers.observe(step, {})
+        found.append(multipliers.values[0])
+    assert found[4:] == pytest.approx([1.0, 1.1, 1.6])
+
+
 def test_metrics() -> None:
     """Share, violation, multiplier and cost; a gate has no multiplier, and what nothing has cannot be violated."""
     found = Multipliers([BAND], GrpoConfig()).observe(sampled(REWARDS, measured()), {})

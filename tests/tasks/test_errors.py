@@ -22,7 +22,7 @@ def row(tokens: int = 64, **changes: Any) -> dict[str, Any]:
     [
         (row(), []), (row(59), []), (row(69), []), (row(70), ["too long"]), (row(58), ["too short"]),
         (row(copied=0.51), ["copied"]), (row(repeated_trigrams=0.21), ["repetitive"]),
-        (row(nonwords=0.01), ["nonwords"]),
+        (row(nonwords=0.01), ["non-words"]),
         (row(0, empty=1.0, copied=None), ["too short", "empty"]), (row(facts_wrong=1), ["wrong facts"]),
         (row(supported=1.0), []), (row(supported=0.9), ["unsupported"]), (row(supported=None), []),
         (row(faithfulness=0.49), ["unfaithful"]),

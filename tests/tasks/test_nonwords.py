@@ -3,8 +3,10 @@
 import pytest
 
 from smolsum.config.resolve import resolve
+from smolsum.errors import MachineError
 from smolsum.rewards.meteor import Lexicon, find_lexicon
 from smolsum.tasks import TASKS
+from smolsum.tasks.data import Example, Split
 from smolsum.tasks.nonwords import KnownWords, known_words
 from smolsum.tasks.tldr.task import TASK
 from smolsum.types import Prompt, Rollout
@@ -28,6 +30,8 @@ def known(*texts: str) -> KnownWords:
         ("Petra sold it.", 0), ("petra's old bike", 0), ("Petraix sold it.", 1 / 3),  # Petra is in the source
         ("I didn't sell what they'd sold; can't, won't", 0), ("I didnix't sell", 1 / 3), ("It\u2019s Petra\u2019s.", 0),
         ("'old'bike'", 0),  # quotes join nothing
+        ("I didn`t, didn\u00b4t, didn\u2018t.", 0), ("sell 1st, 3rd, 10k, 3pm", 0), ("old2 2bike sell3itied", 1 / 4),
+        ("\u00f2ld b\u00efke", 0), ("the pre-sold", 0), ("dunno, theyd sell", 0),
     ],
 )  # fmt: skip
 def test_share_of_unknown_words(text: str, share: float | None) -> None:
@@ -40,6 +44,17 @@ def test_data_in_another_language_have_no_measure() -> None:
     german = ["Ich habe das alte Rad verkauft.", "Es gehörte meiner Schwester.", "Sie wollte es nicht verkaufen."]
     assert known_words(german, LEXICON) is None
     assert known_words([], LEXICON) is not None
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_bound_that_nothing_can_measure_is_warned_of(missing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without WordNet a constraint on non-words bounds nothing."""
+    problem = MachineError("no usable WordNet database", hint="apt-get install wordnet-base") if missing else None
+    monkeypatch.setattr("smolsum.tasks.tldr.settings.wordnet_problem", lambda: problem)
+    config = resolve(TASKS, model="tiny", flags={"grpo.constraints": "nonwords <= 0.002"}).config
+    warned = ["a constraint on nonwords bounds nothing without WordNet: apt-get install wordnet-base"]
+    assert TASK.check(config) == (warned if missing else [])
+    assert TASK.check(resolve(TASKS, model="tiny").config) == []
 
 
 def test_without_wordnet_there_is_no_measure() -> None:
@@ -77,6 +92,19 @@ def test_summaries_are_measured(text: str, share: float) -> None:
     assert row(text)["nonwords"] == pytest.approx(share)
 
 
-def test_nothing_is_looked_up_for_an_empty_text() -> None:
+def test_nothing_is_looked_up_for_an_empty_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dry run measures one to learn the columns, and is not to wait for WordNet."""
-    assert row("")["nonwords"] is None
+    with monkeypatch.context() as patch:
+        patch.setattr("smolsum.tasks.tldr.task.known_words", lambda texts, lexicon: pytest.fail("looked up"))
+        assert row("")["nonwords"] is None
+
+
+@pytest.mark.skipif(find_lexicon().kind != "wordnet", reason="this machine has no WordNet")
+def test_the_order_of_splits_makes_no_difference() -> None:
+    """A run gives them in another order than an evaluation: the words known are those of the training split."""
+    config = resolve(TASKS, model="tiny").config
+    splits = [Split(name, (Example(name, f"I sold a bike in {name}ix."),), "") for name in ("train", "test")]
+    rollout = Rollout((1,), (0.0,), "stop", 0, "", 0, "A trainix and a testix")
+    prompt = Prompt("x", ({"role": "user", "content": "A bike."},), (1,), (), {})
+    found = [TASK.evaluation.measurer(some, config)(prompt, rollout)["nonwords"] for some in (splits, splits[::-1])]
+    assert found == [0.2, 0.2]

@@ -35,12 +35,14 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
         grpo = {key: value for key, value in grpo.items() if not key.startswith("constraint_")}
     rewards = _changed(config.rewards)
     rewards.pop("timeout_s", None)  # a reward that takes longer is the same reward
+    guarded = config.train.guard == "rollback"
+    reads_wordnet = guarded or not {"meteor", "nonwords"}.isdisjoint(config.stages[name].used_signals)
     relevant = {
         "stage": stage,
         "model": provenance["model"],
         "tokenizer": provenance["tokenizer"],
         "train": provenance["data"]["train"],
-        "meteor": provenance["meteor"] if "meteor" in config.stages[name].used_signals else "",
+        "meteor": provenance["meteor"] if reads_wordnet else "",
         "settings": [config.task.measures, rewards, _changed(config.sampling), grpo, _changed(config.optimizer)],
         "adapter": _changed(config.lora) if config.model.adapter == "lora" else None,
         "loop": tuple(getattr(config.train, key) for key in LOOP),
@@ -56,7 +58,7 @@ def stage_fingerprint(config: Config, provenance: Mapping[str, Any], name: str, 
         relevant["plugins"] = code
     if config.train.skip_untaught:
         relevant["skip_untaught"] = config.train.skip_untaught
-    if config.train.guard == "rollback":
+    if guarded:
         relevant["guard"] = [getattr(config.train, key) for key in ROLLBACK]
     return digest(relevant)
 

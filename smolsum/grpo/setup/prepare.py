@@ -99,7 +99,9 @@ def prepare(config: Config, recorded: RunInfo | None = None) -> Setup:
         prompts=prompts,
         writer=writer,
         measure=measure,
-        measure_rollout=quick(list(splits.values()), config) if quick else None,
+        measure_rollout=measure
+        if quick is task.evaluation.measurer
+        else quick and quick(list(splits.values()), config),
         provenance=provenance,
         memory=memory,
         plugins=plugins,

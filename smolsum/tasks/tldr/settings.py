@@ -8,10 +8,10 @@ from smolsum.config.fields import Count, NonNegative, PositiveCount, Share
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.config.targets import TARGET, TOKENS, Targets, Unit, make_targets, parse_targets
 from smolsum.errors import UsageError
+from smolsum.rewards.meteor import wordnet_problem
 from smolsum.tasks.base import Messages, chat, with_instruction
 from smolsum.tasks.data import Example
 
-"""what a request must have, perhaps with a format"""
 PLAIN = "plain"
 """the baseline's prompt where each prompt states its own length"""
 TOKENS_OF = {"tokens": 1.0, "words": 2.0, "sentences": 40.0}
@@ -92,10 +92,21 @@ def request(example: Example, config: Config) -> str:
 
 
 def check(config: Config) -> list[str]:
-    """Return a warning where completions end before the target. Raises UsageError for settings of targets that cannot
-    be read, or that mean nothing together."""
-    task, tokens = cast(TldrConfig, config.task), config.sampling.max_new_tokens
+    """Return a warning where completions end before the target, and where non-words are bounded that nothing counts.
+    Raises UsageError for settings of targets that cannot be read, or that mean nothing together."""
     _check_targets(config)
+    return [*_too_short(config), *_uncounted(config)]
+
+
+def _uncounted(config: Config) -> list[str]:
+    bounded = any("nonwords" in stage.used_signals for stage in config.stages.values())
+    if not bounded or (problem := wordnet_problem()) is None:
+        return []
+    return [f"a constraint on nonwords bounds nothing without WordNet: {problem.hint}"]
+
+
+def _too_short(config: Config) -> list[str]:
+    task, tokens = cast(TldrConfig, config.task), config.sampling.max_new_tokens
     longest, needed = task.longest, round(task.longest * TOKENS_OF[task.unit])
     if tokens >= needed:
         return []

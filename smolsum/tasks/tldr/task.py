@@ -56,8 +56,11 @@ COPIED, REPETITIVE, UNFAITHFUL = 0.5, 0.2, 0.5
 def measurer(splits: Sequence[Split], config: Config) -> Measure:
     """Measure a summary: its length, names and numbers, copying, repetition and non-words, and, where the data have
     them, its overlap with the reference and its facts."""
-    examples = [example for split in splits for example in split.examples]
-    facts = [example.metadata["facts"] for example in examples if example.metadata.get("facts")]
+    facts = [
+        example.metadata["facts"] for split in splits for example in split.examples if example.metadata.get("facts")
+    ]
+    # the split that every run and evaluation of these data has, so that all know the same words
+    examples = next((split for split in splits if split.name == "train"), *splits[:1]).examples if splits else ()
     length = length_measure(config)
     known = vocabulary(facts) if facts else None
 
@@ -130,7 +133,7 @@ ERRORS = (
     ErrorKind(
         "repetitive", f"over {REPETITIVE:.0%} of the trigrams said before", _beyond("repeated_trigrams", REPETITIVE)
     ),
-    ErrorKind("nonwords", "has a word that neither the post, the data nor WordNet have", _beyond("nonwords", 0)),
+    ErrorKind("non-words", "has a word that the post, the training split and WordNet lack", _beyond("nonwords", 0)),
     ErrorKind("empty", "no text at all", _beyond("empty", 0)),
     ErrorKind("unsupported", "has a name or number that the post does not", _unsupported),
     ErrorKind("wrong facts", "states a fact that the post does not", _beyond("facts_wrong", 0)),
