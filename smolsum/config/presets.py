@@ -2,8 +2,8 @@
 
 models/       a model with the data and the step sizes that suit it; `[stage_defaults.NAME]` holds values for the stages
               of that name, whichever strategy has them
-strategies/   the stages of a run, for tasks without strategies of their own; in `rewards` the word "quality" stands for
-              the signals of --reward
+strategies/   the stages of a run, for tasks without strategies of their own; in `rewards`, with weights or without, and
+              in constraints the word "quality" stands for each of the signals of --reward
 profiles/     everything else; every run starts from `default`
 tasks/        what a task adds to these: the keys are the fields of `TaskPresets`
 
@@ -25,6 +25,8 @@ from smolsum.errors import UsageError, nearest
 
 KINDS = ("profiles", "models", "strategies")
 """The folders of presets, which are also fields of `TaskPresets`."""
+QUALITY = "quality"
+"""in a strategy, the signals of --reward"""
 Table = Mapping[str, Any]
 """nested tables, as a TOML file has them"""
 

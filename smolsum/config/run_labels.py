@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from smolsum.config.presets import Table, leaves
+from smolsum.config.presets import QUALITY, Table, leaves
 
 LENGTH_ONLY, FINETUNED, INCLUDED = "length-only", "finetuned", "included"
 STAGES = {LENGTH_ONLY: ("length",), FINETUNED: ("length", "quality"), INCLUDED: ("included",)}
@@ -56,25 +56,36 @@ def preset_strategy(config: Mapping[str, Any], presets: Mapping[str, Table]) -> 
 
 
 def reward_of(config: Mapping[str, Any], presets: Mapping[str, Table]) -> str:
-    """Return the reward configuration of a run's last stage, such as `meteor-rouge`, with weights other than 1. If a
-    name has no room for the signals, it has their number, with weights other than those of the strategy in the task's
-    `presets`."""
-    rewards = dict(list(config["stages"].values())[-1]["rewards"])
-    quality = {name: weight for name, weight in rewards.items() if name != "length"}
-    if not quality:
+    """Return the reward configuration of the last stage of a run that rewards more than the length, such as
+    `meteor-rouge`, with the weights that are not those of the strategy in the task's `presets`. If a name has no room
+    for the signals, it has their number."""
+    stages = config["stages"]
+    last = next((name for name in reversed(stages) if set(stages[name]["rewards"]) - {"length"}), "")
+    if not last:
         return LENGTH_ONLY
+    rewards = dict(stages[last]["rewards"])
+    quality = tuple(name for name in rewards if name != "length")
+    usual = _usual(config, presets, last, quality)
     if len(quality) > NAMED:
-        return f"{len(quality)} signals{_changed(config, presets)}"
-    known = label_of(tuple(quality))
-    unusual = [f"{name}={weight:g}" for name, weight in rewards.items() if weight != 1.0]
-    return f"{known} ({', '.join(unusual)})" if unusual else known
+        return f"{len(quality)} signals{_changed(rewards, usual)}"
+    unusual = [f"{name}={weight:g}" for name, weight in rewards.items() if weight != usual.get(name, 1.0)]
+    return f"{label_of(quality)} ({', '.join(unusual)})" if unusual else label_of(quality)
 
 
-def _changed(config: Mapping[str, Any], presets: Mapping[str, Table]) -> str:
-    """The weights of a run's last stage that its strategy has otherwise, in brackets; empty without any."""
-    stage, stages = list(config["stages"])[-1], presets.get(preset_strategy(config, presets), {}).get("stages", {})
-    usual, own = stages.get(stage, {}).get("rewards"), config["stages"][stage]["rewards"]
-    if not isinstance(usual, Mapping):  # names of signals, without weights
+def _usual(
+    config: Mapping[str, Any], presets: Mapping[str, Table], stage: str, quality: Sequence[str]
+) -> Mapping[str, float]:
+    """The weights of a stage in the run's strategy; empty if that names signals without weights."""
+    stages = presets.get(preset_strategy(config, presets), {}).get("stages", {})
+    usual = stages.get(stage, {}).get("rewards")
+    if not isinstance(usual, Mapping):
+        return {}
+    return {name: weight for word, weight in usual.items() for name in (quality if word == QUALITY else (word,))}
+
+
+def _changed(own: Mapping[str, float], usual: Mapping[str, float]) -> str:
+    """The weights of a stage that its strategy has otherwise, in brackets; empty without any."""
+    if not usual:
         return ""
     changed = {name: own.get(name, 0.0) for name in {**usual, **own} if own.get(name) != usual.get(name)}
     if len(changed) > NAMED:

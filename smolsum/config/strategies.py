@@ -1,10 +1,11 @@
 """Which strategy a run trains, and why; its stages, with the signals of --reward in them."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from smolsum.config.presets import ConfigurableTask, Entry, read_for
+from smolsum.config.presets import QUALITY, ConfigurableTask, Entry, read_for
 from smolsum.errors import UsageError, nearest
 
 SYNONYMS = {"joint": "included", "combined": "included", "staged": "finetuned", "sequential": "finetuned"}
@@ -75,16 +76,21 @@ def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) ->
     signals = parse_reward(chosen, task.rewards.signals) if chosen else ()
     quality = () if signals == ("length",) else signals
     quality_source = f"default reward {task.presets.reward}" if reward is None else "flag --reward"
-    found, empty, takes_reward = [], set(), False
+    found, empty, takes_reward, expanded = [], set(), False, ""
     for key, value, source in read_for(task, "strategies", strategy):
-        if not (key.endswith(".rewards") and isinstance(value, Sequence)):
+        if expanded and key.startswith(expanded):  # a weight of a table that has been expanded
+            continue
+        if key.endswith(".constraints"):
+            value = _bound_quality(value, quality)
+        if not (key.endswith(".rewards") and (isinstance(value, Sequence) or QUALITY in value)):
             found.append(Entry(key, value, source))
             continue
-        takes_reward = True
-        weights: dict[str, str] = {}
-        for word in value:
-            weights |= dict.fromkeys(quality, quality_source) if word == "quality" else {word: source}
-        found += [Entry(f"{key}.{signal}", 1.0, origin) for signal, origin in weights.items()]
+        takes_reward, expanded = True, f"{key}."
+        weights: dict[str, tuple[float, str]] = {}
+        named = value if isinstance(value, Mapping) else dict.fromkeys(value, 1.0)
+        for word, weight in named.items():
+            weights |= dict.fromkeys(quality, (weight, quality_source)) if word == QUALITY else {word: (weight, source)}
+        found += [Entry(f"{key}.{signal}", weight, origin) for signal, (weight, origin) in weights.items()]
         if not weights:
             empty.add(key.removesuffix(".rewards"))
     if reward is not None and not takes_reward:
@@ -99,6 +105,17 @@ def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) ->
             hint=f"--reward {task.presets.reward or next(iter(task.rewards.signals))}, or another --strategy",
         )
     return left
+
+
+def _bound_quality(constraints: str, quality: Sequence[str]) -> str:
+    """Return constraints with one for each signal in the place of one on quality; none where there is no signal."""
+    bounds = [bound.strip() for bound in constraints.split(";")]
+    named = [
+        re.sub(rf"^{QUALITY}\b", signal, bound)
+        for bound in bounds
+        for signal in (quality if re.match(rf"{QUALITY}\b", bound) else ("",))
+    ]
+    return "; ".join(named)
 
 
 def parse_reward(text: str, known: Iterable[str]) -> tuple[str, ...]:

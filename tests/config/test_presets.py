@@ -13,7 +13,7 @@ from support.places import ROOT
 from support.processes import python
 from support.refusals import refuses
 
-from smolsum.config.presets import KINDS, find_preset, names_for, preset_names, read_preset, read_table, walk
+from smolsum.config.presets import KINDS, QUALITY, find_preset, names_for, preset_names, read_preset, read_table, walk
 from smolsum.config.resolve import resolve, to_toml
 from smolsum.config.run_labels import REWARD_SETS
 from smolsum.config.sections import Config
@@ -39,7 +39,14 @@ def test_names() -> None:
         "llama-3.2-3b", "qwen", "qwen2.5-1.5b", "qwen2.5-3b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b",
         "qwen3-8b", "smollm2-1.7b", "smollm2-360m", "smollm3-3b", "tiny", "tiny-lfm",
     )  # fmt: skip
-    assert preset_names("strategies") == ("constrained", "finetuned", "included", "sft-constrained", "sft-included")
+    assert preset_names("strategies") == (
+        "constrained",
+        "finetuned",
+        "included",
+        "length-last",
+        "sft-constrained",
+        "sft-included",
+    )
     assert len(PRESETS) == len({name for _, name in PRESETS})
 
 
@@ -60,6 +67,12 @@ def shipped() -> dict[str, dict[str, Any]]:
 def flat(table: Mapping[str, Any]) -> dict[str, Any]:
     """Every dotted key with a value that is no table, and every empty table."""
     return {key: value for key, value in walk(table) if not isinstance(value, dict) or not value}
+
+
+def written(name: str) -> set[str]:
+    """The keys of a preset, as a stage has them; the weight of quality, whose signals are not known, as `rewards`."""
+    keys = flat(shipped()[name])
+    return {key.replace("stage_defaults.", "stages.").removesuffix(f".{QUALITY}") for key in keys}
 
 
 def resolved(name: str) -> list[dict[str, Any]]:
@@ -129,10 +142,9 @@ def test_presets_hold_what_the_seeds_say(name: str) -> None:
 def test_every_value_of_a_preset_is_in_the_table(name: str) -> None:
     """A value of a preset file is from a seed, or is listed as ours with a reason."""
     known = set[str]().union(*(expected(name, settings) for settings in resolved(name)))
-    for key, value in flat(shipped()[name]).items():
-        key = key.replace("stage_defaults.", "stages.")
-        # a list of rewards stands for a table
-        assert key in known or (isinstance(value, list) and any(k.startswith(f"{key}.") for k in known)), key
+    for key in written(name):
+        # a list of rewards, or the weight of quality, stands for a table
+        assert key in known or (key.endswith(".rewards") and any(k.startswith(f"{key}.") for k in known)), key
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -140,12 +152,12 @@ def test_what_is_ours_has_a_reason(name: str) -> None:
     """A deviation is one, and what no seed gives stands in the preset itself; both say why."""
     entry = TABLE[name]
     said = [(key, value) for place in entry["from"] for one in SAID[place].values() for key, value in one.items()]
-    own = {key.replace("stage_defaults.", "stages.") for key in flat(shipped()[name])}
+    own = written(name)
     for key, one in entry.get("ours", {}).items():
         assert one.keys() == {"value", "why"}, key
         assert len(one["why"].split()) > 1, key
         values = [value for other, value in said if other == key]
-        listed = own | {key for key in entry["ours"] if key.rpartition(".")[0] in own}  # a list of rewards
+        listed = own | {key for key in entry["ours"] if key.rpartition(".")[0] in own}  # as above
         assert any(value != one["value"] for value in values) if values else key in listed, key
 
 

@@ -279,7 +279,9 @@ def test_a_strategy_that_is_named_is_not_replaced(chosen: dict[str, Any]) -> Non
         resolved(**chosen, reward="length")
 
 
-@pytest.mark.parametrize("strategy", ["constrained", "finetuned", "included", "sft-constrained", "sft-included"])
+@pytest.mark.parametrize(
+    "strategy", ["constrained", "finetuned", "included", "length-last", "sft-constrained", "sft-included"]
+)
 def test_the_settings_of_a_run_keep_its_strategy(strategy: str, tmp_path: Path) -> None:
     """Whatever the default was when it began: a run's config.toml holds its stages, with which it resumes, is repeated
     and is recognised in a grid."""
