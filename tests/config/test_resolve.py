@@ -214,6 +214,24 @@ def test_strategies(strategy: str | None, reward: str | None, rewards: dict[str,
     assert {1.0} == {weight for stage in stages.values() for weight in stage.rewards.values()}
 
 
+@pytest.mark.parametrize(
+    ("reward", "rewards", "bounds"),
+    [
+        ("meteor", {"length": 2.0, "meteor": 0.5}, "; meteor >= 0.95 start"),
+        ("bleu-rouge", {"length": 2.0, "bleu": 0.5, "rouge": 0.5}, "; bleu >= 0.95 start; rouge >= 0.95 start"),
+        ("length", {"length": 2.0}, ""),
+    ],
+)
+def test_each_quality_signal_has_the_weight_and_the_bound_of_quality(
+    reward: str, rewards: dict[str, float], bounds: str
+) -> None:
+    """In a strategy that gives weights, and constraints; without a quality signal there is neither."""
+    stages = resolved(strategy="length-last", reward=reward).config.stages
+    assert stages["included"].rewards == rewards
+    assert stages["length"].rewards == {"length": 1.0}
+    assert stages["length"].constraints == f"repeated_trigrams <= 0.02; copied <= 0.3{bounds}"
+
+
 FILE_STAGES = """
 [stages.first]
 rewards = { length = 2 }
