@@ -1,6 +1,6 @@
 """The task: its signals, what it measures of a summary, and how the results are shown."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -41,11 +41,12 @@ from smolsum.tasks.tldr.lengths import (
     step_metrics,
 )
 from smolsum.tasks.tldr.settings import TldrConfig, baselines, check, messages, targets_of, variant
+from smolsum.tasks.word_pairs import SeenPairs, seen_pairs
 from smolsum.types import Prompt, Rollout
 
 MEAN_COLUMNS = (
     "rouge", "meteor", "bleu", "supported", "copied", "novel_bigrams", "novel_trigrams", "repeated_trigrams",
-    "nonwords", "empty", "truncated",
+    "nonwords", "unseen_pairs", "empty", "truncated",
 )  # fmt: skip
 """columns whose means it has under their own names"""
 FACT_COUNTS = ("right", "wrong", "missing")
@@ -54,8 +55,8 @@ COPIED, REPETITIVE, UNFAITHFUL = 0.5, 0.2, 0.5
 
 
 def measurer(splits: Sequence[Split], config: Config) -> Measure:
-    """Measure a summary: its length, names and numbers, copying, repetition and non-words, and, where the data have
-    them, its overlap with the reference and its facts."""
+    """Measure a summary: its length, names and numbers, copying, repetition, non-words and unseen pairs of words, and,
+    where the data have them, its overlap with the reference and its facts."""
     facts = [
         example.metadata["facts"] for split in splits for example in split.examples if example.metadata.get("facts")
     ]
@@ -67,9 +68,16 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
     def found_meteor(text: str, references: Sequence[str]) -> float:
         return meteor(text, references, matcher=find_lexicon())  # not before: a dry run measures nothing
 
+    def texts() -> Iterator[str]:
+        return (text for one in examples for text in (one.source, *one.references))
+
     @cache
     def words() -> KnownWords | None:
-        return known_words((text for one in examples for text in (one.source, *one.references)), find_lexicon())
+        return known_words(texts(), find_lexicon())
+
+    @cache
+    def seen() -> SeenPairs:
+        return seen_pairs(texts())
 
     def nonwords(text: str, source: str) -> float | None:
         return own.unknown_share(text, source) if text and (own := words()) else None
@@ -88,6 +96,7 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
             "novel_trigrams": novel_ngrams(rollout.text, prompt.source, 3),
             "repeated_trigrams": repeated_trigrams(rollout.text),
             "nonwords": nonwords(rollout.text, prompt.source),
+            "unseen_pairs": seen().unseen_share(rollout.text, prompt.source) if rollout.text else None,
             # a constraint on them bounds nothing where the data have none
             **({} if known else dict.fromkeys((f"facts_{key}" for key in FACT_COUNTS), None)),
         }
@@ -195,6 +204,7 @@ TASK = Task(
                     Metric("novel_trigrams", "new trigrams"),
                     REPEATED,
                     Metric("nonwords", "non-words", better="lower"),
+                    Metric("unseen_pairs", "unseen pairs"),
                     Metric("empty", "empty"),
                     Metric("truncated", "truncated"),
                 ),
