@@ -34,7 +34,7 @@ def strategy_of(config: Mapping[str, Any], presets: Mapping[str, Table]) -> str:
     """Return the strategy of a run's stages: length-only, finetuned, included, the one of the task's `presets` with
     these stages, or the names of the stages."""
     stages = [set(stage["rewards"]) for stage in config["stages"].values()]
-    if all(signals == {"length"} for signals in stages):
+    if stages == [{"length"}]:
         return LENGTH_ONLY
     if len(stages) == 1 and "length" in stages[0]:
         return INCLUDED
@@ -56,38 +56,36 @@ def preset_strategy(config: Mapping[str, Any], presets: Mapping[str, Table]) -> 
 
 
 def reward_of(config: Mapping[str, Any], presets: Mapping[str, Table]) -> str:
-    """Return the reward configuration of the last stage of a run that rewards more than the length, such as
-    `meteor-rouge`, with the weights that are not those of the strategy in the task's `presets`. If a name has no room
-    for the signals, it has their number."""
+    """Return the reward configuration of a run's last stage that rewards more than the length, such as `meteor-rouge`,
+    with the weights that are not those of the strategy in the task's `presets`. If a name has no room for the signals,
+    it has their number."""
     stages = config["stages"]
-    last = next((name for name in reversed(stages) if set(stages[name]["rewards"]) - {"length"}), "")
+    last = next((name for name in reversed(stages) if _quality(stages[name])), "")
     if not last:
         return LENGTH_ONLY
     rewards = dict(stages[last]["rewards"])
     quality = tuple(name for name in rewards if name != "length")
-    usual = _usual(config, presets, last, quality)
-    if len(quality) > NAMED:
-        return f"{len(quality)} signals{_changed(rewards, usual)}"
-    unusual = [f"{name}={weight:g}" for name, weight in rewards.items() if weight != usual.get(name, 1.0)]
-    return f"{label_of(quality)} ({', '.join(unusual)})" if unusual else label_of(quality)
+    usual = _usual(preset_strategy(config, presets), presets, last, quality) or dict.fromkeys(rewards, 1.0)
+    label = label_of(quality) if len(quality) <= NAMED else f"{len(quality)} signals"
+    return label + _changed(rewards, usual)
 
 
-def _usual(
-    config: Mapping[str, Any], presets: Mapping[str, Table], stage: str, quality: Sequence[str]
-) -> Mapping[str, float]:
-    """The weights of a stage in the run's strategy; empty if that names signals without weights."""
-    stages = presets.get(preset_strategy(config, presets), {}).get("stages", {})
-    usual = stages.get(stage, {}).get("rewards")
-    if not isinstance(usual, Mapping):
-        return {}
-    return {name: weight for word, weight in usual.items() for name in (quality if word == QUALITY else (word,))}
+def _quality(stage: Mapping[str, Any]) -> list[str]:
+    """The signals of a stage, at its start or end, that are not the length."""
+    weights = [*stage["rewards"].items(), *stage.get("rewards_end", {}).items()]
+    return [name for name, weight in weights if weight and name != "length"]
+
+
+def _usual(strategy: str, presets: Mapping[str, Table], stage: str, quality: Sequence[str]) -> dict[str, float]:
+    """The weights of a stage in a strategy; empty where it has none."""
+    usual = presets.get(strategy, {}).get("stages", {}).get(stage, {}).get("rewards", {})
+    weights = usual if isinstance(usual, Mapping) else dict.fromkeys(usual, 1.0)
+    return {name: weight for word, weight in weights.items() for name in (quality if word == QUALITY else (word,))}
 
 
 def _changed(own: Mapping[str, float], usual: Mapping[str, float]) -> str:
     """The weights of a stage that its strategy has otherwise, in brackets; empty without any."""
-    if not usual:
-        return ""
-    changed = {name: own.get(name, 0.0) for name in {**usual, **own} if own.get(name) != usual.get(name)}
+    changed = {name: own.get(name, 0.0) for name in {**usual, **own} if own.get(name, 0.0) != usual.get(name)}
     if len(changed) > NAMED:
         return " (own weights)"
     return f" ({', '.join(f'{name}={weight:g}' for name, weight in changed.items())})" if changed else ""

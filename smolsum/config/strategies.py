@@ -11,6 +11,8 @@ from smolsum.errors import UsageError, nearest
 SYNONYMS = {"joint": "included", "combined": "included", "staged": "finetuned", "sequential": "finetuned"}
 """What others call a strategy, for the hint where it is unknown."""
 
+_OF_QUALITY = re.compile(rf"{QUALITY}\s*>=\s*(?P<share>\d*\.?\d+)\s+start")
+
 
 @dataclass(frozen=True)
 class ChosenStrategy:
@@ -76,20 +78,26 @@ def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) ->
     signals = parse_reward(chosen, task.rewards.signals) if chosen else ()
     quality = () if signals == ("length",) else signals
     quality_source = f"default reward {task.presets.reward}" if reward is None else "flag --reward"
+    stands_for = QUALITY not in task.rewards.signals  # a task may have a signal of that name
     found, empty, takes_reward, expanded = [], set(), False, ""
     for key, value, source in read_for(task, "strategies", strategy):
         if expanded and key.startswith(expanded):  # a weight of a table that has been expanded
             continue
-        if key.endswith(".constraints"):
-            value = _bound_quality(value, quality)
-        if not (key.endswith(".rewards") and (isinstance(value, Sequence) or QUALITY in value)):
+        if key.endswith(".constraints") and isinstance(value, str) and stands_for:
+            value = _bound_quality(value, quality, task)
+        names_quality = isinstance(value, Mapping) and QUALITY in value and stands_for
+        if not key.endswith(".rewards") or not (names_quality or isinstance(value, list)):
             found.append(Entry(key, value, source))
             continue
         takes_reward, expanded = True, f"{key}."
         weights: dict[str, tuple[float, str]] = {}
-        named = value if isinstance(value, Mapping) else dict.fromkeys(value, 1.0)
-        for word, weight in named.items():
-            weights |= dict.fromkeys(quality, (weight, quality_source)) if word == QUALITY else {word: (weight, source)}
+        given = value if isinstance(value, Mapping) else dict.fromkeys(value, 1.0)
+        for word, weight in given.items():
+            if word == QUALITY and stands_for:
+                others = [signal for signal in quality if signal not in given]
+                weights |= dict.fromkeys(others, (weight, quality_source))
+            else:
+                weights[word] = (weight, source)
         found += [Entry(f"{key}.{signal}", weight, origin) for signal, (weight, origin) in weights.items()]
         if not weights:
             empty.add(key.removesuffix(".rewards"))
@@ -107,15 +115,19 @@ def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) ->
     return left
 
 
-def _bound_quality(constraints: str, quality: Sequence[str]) -> str:
-    """Return constraints with one for each signal in the place of one on quality; none where there is no signal."""
-    bounds = [bound.strip() for bound in constraints.split(";")]
-    named = [
-        re.sub(rf"^{QUALITY}\b", signal, bound)
-        for bound in bounds
-        for signal in (quality if re.match(rf"{QUALITY}\b", bound) else ("",))
-    ]
-    return "; ".join(named)
+def _bound_quality(constraints: str, quality: Sequence[str], task: ConfigurableTask) -> str:
+    """Return constraints with one for each quality signal in the place of `quality >= 0.95 start`; with `<= 1.05 start`
+    for a signal whose lower values are better. A length among the signals is none: its name means tokens there."""
+    tables = task.evaluation.tables
+    lower = {metric.name for table in tables for metric in table.metrics if metric.better == "lower"}
+
+    def of_each(bound: str) -> list[str]:
+        if (match := _OF_QUALITY.fullmatch(bound)) is None:
+            return [bound]
+        share, signals = float(match["share"]), [signal for signal in quality if signal != "length"]
+        return [f"{one} <= {2 - share:g} start" if one in lower else f"{one} >= {share:g} start" for one in signals]
+
+    return "; ".join(one for bound in constraints.split(";") for one in of_each(bound.strip()))
 
 
 def parse_reward(text: str, known: Iterable[str]) -> tuple[str, ...]:

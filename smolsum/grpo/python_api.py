@@ -67,7 +67,8 @@ def train(
 
     `data` is a path or hub id, a list of dicts, a polars frame or a `datasets.Dataset`, or a mapping from splits to
     these; where validation or test rows are missing, some of the training rows take their place. `rewards` are names of
-    signals and functions with TRL's signature (`smolsum.reward` names and describes them), perhaps with weights.
+    signals and functions with TRL's signature (`smolsum.reward` names and describes them), perhaps with weights, which
+    are multiples of those that the strategy has.
     `target` is the number of tokens of a summary, or as a text the targets that prompts ask for (`16-128`); `settings`
     are those of `--set`, `plugins` those of `--plugin`. With `resume` the run of that name or path continues: pass the
     same functions and plugins again, and nothing else.
@@ -90,7 +91,7 @@ def train(
     given: dict[str, Any] = {"model": model, "strategy": strategy, "reward": "-".join(signals) or None}
     stages = make_config(**given, settings=flags).stages
     flags |= {
-        f"stages.{stage}.rewards.{signal}": weight
+        f"stages.{stage}.rewards.{signal}": weight * one.rewards[signal]
         for signal, weight in signals.items()
         if weight != 1.0
         for stage, one in stages.items()

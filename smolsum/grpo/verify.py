@@ -249,7 +249,8 @@ def _evaluate_again(
         found.unverified.append(
             f"{part.name}: the checkpoint of step {job.step}, whose completions it has, is not left"
         )
-    _measure_again(replace(job, prompts=prompts), part)
+    if since := _measure_again(replace(job, prompts=prompts), part):
+        found.unverified.append(f"{part.name}: no post has {', '.join(since)}, which this version measures")
     part.verified = f"{verified}{len(prompts)} measured"
 
 
@@ -265,9 +266,9 @@ def _complete_again(
     return len(groups) - len(unlike)
 
 
-def _measure_again(job: EvaluationJob, part: VerifiedPart) -> None:
+def _measure_again(job: EvaluationJob, part: VerifiedPart) -> list[str]:
     """Measure the completions that were written down, and compare scores and summary. What a judge said stays as it
-    is."""
+    is. Return the columns that no post has: those that an earlier version did not measure cannot be compared."""
 
     def never(missing: Sequence[Prompt], report: object) -> Iterator[list[RolloutGroup]]:
         raise SmolsumError(f"{part.name} lacks completions")
@@ -280,15 +281,19 @@ def _measure_again(job: EvaluationJob, part: VerifiedPart) -> None:
         origin = read_object(again / ORIGIN)
     scores = {row["id"]: row for row in read_jsonl(job.folder / SCORES)}
     rows = [plain(row) for row in made.rows]
+    since = sorted(set().union(*rows) - set().union(*scores.values())) if scores else []
     if lacks := [row["id"] for row in rows if row["id"] not in scores]:
         part.differences.append(f"{part.name}/{SCORES} lacks {len(lacks)} of {len(rows)} posts: {_some(lacks)}")
     for row in rows:
         if then := scores.pop(row["id"], None):
-            part.differences += unequal(row, {key: then.get(key) for key in row}, f"{part.name}, {row['id']}", 0.0)
+            own = {key: value for key, value in row.items() if key not in since}
+            part.differences += unequal(own, {key: then.get(key) for key in own}, f"{part.name}, {row['id']}", 0.0)
     part.differences += [f"{part.name}: {one} is no post of the data" for one in scores]
     summary = read_object(job.folder / SUMMARY)
-    now = plain({**made.summary, "metrics": made.metrics})
-    was = {key: summary.get(key) for key in now} | {"metrics": {k: summary["metrics"].get(k) for k in made.metrics}}
+    measured = {key: value for key, value in made.metrics.items() if key not in since or key in summary["metrics"]}
+    now = plain({**made.summary, "metrics": measured})
+    was = {key: summary.get(key) for key in now} | {"metrics": {k: summary["metrics"].get(k) for k in measured}}
     part.differences += unequal(now, was, f"{part.name}/{SUMMARY}", 0.0)
     written = read_object(job.folder / ORIGIN)
     part.differences += unequal(origin | {KEY: ""}, written | {KEY: ""}, f"{part.name}/{ORIGIN}", 0.0)
+    return since

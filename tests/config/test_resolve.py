@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from support.places import ROOT
 from support.refusals import refuses
 
-from smolsum.config.presets import line_numbers
+from smolsum.config.presets import TaskPresets, line_numbers
 from smolsum.config.resolve import Resolved, render_with_sources, resolve, to_toml
 from smolsum.config.sections import SECTIONS, Config
 from smolsum.config.stage import StageConfig
-from smolsum.config.strategies import parse_reward
+from smolsum.config.strategies import parse_reward, strategy_layer
 from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
 from smolsum.tasks import TASKS
+from smolsum.tasks.base import Metric, MetricTable, TaskRewards
 from smolsum.tasks.tldr.settings import TldrConfig
 
 TINY = tomli.loads((ROOT / "presets" / "models" / "tiny.toml").read_text())
@@ -220,6 +221,8 @@ def test_strategies(strategy: str | None, reward: str | None, rewards: dict[str,
         ("meteor", {"length": 2.0, "meteor": 0.5}, "; meteor >= 0.95 start"),
         ("bleu-rouge", {"length": 2.0, "bleu": 0.5, "rouge": 0.5}, "; bleu >= 0.95 start; rouge >= 0.95 start"),
         ("length", {"length": 2.0}, ""),
+        # the strategy has a weight of its own for it, and a bound on it would count tokens
+        ("length-meteor", {"length": 2.0, "meteor": 0.5}, "; meteor >= 0.95 start"),
     ],
 )
 def test_each_quality_signal_has_the_weight_and_the_bound_of_quality(
@@ -230,6 +233,28 @@ def test_each_quality_signal_has_the_weight_and_the_bound_of_quality(
     assert stages["included"].rewards == rewards
     assert stages["length"].rewards == {"length": 1.0}
     assert stages["length"].constraints == f"repeated_trigrams <= 0.02; copied <= 0.3{bounds}"
+
+
+def test_a_signal_may_have_the_name_of_quality() -> None:
+    """The word stands for other signals only in tasks that have none of that name; those with lower values as the
+    better ones are bounded above."""
+    own = TASKS["doc-qa"]
+    table = {"stages": {"one": {"rewards": {"quality": 2.0}, "constraints": "quality >= 0.9 start; wrong <= 1"}}}
+    lower = dataclasses.replace(
+        own.evaluation, tables=(MetricTable("own", (Metric("errors", "errors", better="lower"),)),)
+    )
+
+    def layer(signals: tuple[str, ...], reward: str) -> dict[str, Any]:
+        rewards = TaskRewards(signals=dict.fromkeys(signals, next(iter(own.rewards.signals.values()))))
+        presets = TaskPresets(strategies={"own": table}, reward=reward)
+        task = dataclasses.replace(own, name="own", rewards=rewards, evaluation=lower, presets=presets)
+        return {key: value for key, value, _ in strategy_layer("own", None, task) if not isinstance(value, dict)}
+
+    named = {"stages.one.rewards.quality": 2.0, "stages.one.constraints": "quality >= 0.9 start; wrong <= 1"}
+    assert layer(("quality", "form"), "") == named
+    stands = {"stages.one.rewards.form": 2.0, "stages.one.rewards.errors": 2.0}
+    bounds = "form >= 0.9 start; errors <= 1.1 start; wrong <= 1"
+    assert layer(("form", "errors"), "form-errors") == {**stands, "stages.one.constraints": bounds}
 
 
 FILE_STAGES = """

@@ -25,7 +25,13 @@ NAMES: list[tuple[str, dict[str, Any], list[str], str, str, str]] = [
      "length-last-meteor-rouge"),
     ("tldr", {"strategy": "length-last", "reward": "meteor"}, ["stages.included.rewards.length=1"], "length-last",
      "meteor (length=1)", "length-last-meteor"),
-    ("tldr", {"strategy": "length-last", "reward": "length"}, [], "length-only", "length-only", "length-last-length"),
+    ("tldr", {"strategy": "length-last", "reward": "length"}, [], "length-last", "length-only", "length-last-length"),
+    ("tldr", {"strategy": "length-last", "reward": "meteor-rouge-bleu-grounded"}, ["stages.included.rewards.rouge=1"],
+     "length-last", "4 signals (rouge=1)", "length-last-4-signals-rouge-1"),
+    ("tldr", {"strategy": "included", "reward": "meteor"}, ["stages.included.rewards.length=0"], "included",
+     "meteor (length=0)", "included-meteor"),
+    ("tldr", {"strategy": "finetuned", "reward": "meteor"}, ["stages.quality.rewards.rouge=0"], "finetuned",
+     "meteor-rouge (rouge=0)", "finetuned-meteor-rouge"),
     ("strict-json", {"strategy": "standard"}, [], "standard", "6 signals", "standard-6-signals"),
     ("strict-json", {"strategy": "curriculum"}, [], "curriculum", "6 signals", "curriculum-6-signals"),
     ("strict-json", {"strategy": "think-standard"}, [], "think-standard", "7 signals", "think-standard-7-signals"),
@@ -38,6 +44,8 @@ NAMES: list[tuple[str, dict[str, Any], list[str], str, str, str]] = [
     ("strict-json", {"strategy": "curriculum"},
      [f"{CURRICULUM}.{name}=0.3" for name in ("format", "schema", "validity", "strictness")], "curriculum",
      "6 signals (own weights)", "curriculum-6-signals-own-weights"),
+    ("ab-judge", {"strategy": "judge"}, [], "judge", "judgement-judgement_format-notes_length",
+     "judge-judgement-judgement_format-notes_length"),
     ("doc-qa", {"strategy": "ranking"}, [], "ranking", "ranking-word_limit", "ranking-ranking-word_limit"),
 ]  # fmt: skip
 

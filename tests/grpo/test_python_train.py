@@ -88,11 +88,14 @@ def test_wrong_arguments(given: dict[str, Any], named: str, tmp_path: Path) -> N
 
 
 def test_weights_are_those_that_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also that of `length`, in every stage that rewards it."""
+    """Also that of `length`, in every stage that rewards it; where the strategy has weights, each is a multiple of
+    them."""
     trained: list[Config] = []
     monkeypatch.setattr(python_api, "train_run", lambda config, quiet: trained.append(config))
-    for strategy in ("included", "finetuned"):
+    for strategy in ("included", "finetuned", "length-last"):
         smolsum.train("tiny", rewards={"length": 2.0, "rouge": 0.5}, strategy=strategy, runs_dir=tmp_path)
     rewards = [{name: stage.rewards for name, stage in config.stages.items()} for config in trained]
     assert rewards[0] == {"included": {"length": 2.0, "rouge": 0.5}}
     assert rewards[1]["length"] == {"length": 2.0}
+    assert rewards[2]["included"] == {"length": 4.0, "rouge": 0.25}
+    assert rewards[2]["length"] == {"length": 2.0}

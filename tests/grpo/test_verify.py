@@ -238,6 +238,28 @@ def test_what_was_changed_in_checkpoints_is_found(copy: Path, call: Call) -> Non
     assert "checkpoint of step 8: another optimizer.safetensors" in said
 
 
+def test_a_column_that_no_post_has(copy: Path, call: Call) -> None:
+    """An earlier version did not measure it, which is no difference; where one post alone lacks it, it is."""
+    folder = copy / "eval" / "length-test"
+    rows = [{key: row[key] for key in row if key != "unseen_pairs"} for row in read_jsonl(folder / "scores.jsonl")]
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["metrics"].pop("unseen_pairs")
+    write(folder / "scores.jsonl", rows)
+    (folder / "summary.json").write_bytes(to_json(summary))
+    seal(copy)
+    verified = found(call, copy, steps=0)
+    assert differences(verified, "eval/length-test") == []
+    assert "eval/length-test: no post has unseen_pairs, which this version measures" in verified["unverified"]
+    write(
+        folder / "scores.jsonl",
+        [{key: row[key] for key in row if key != "meteor"} if not n else row for n, row in enumerate(rows)],
+    )
+    seal(copy)
+    assert any(
+        ": meteor is null, derived" in one for one in differences(found(call, copy, steps=0), "eval/length-test")
+    )
+
+
 def test_what_a_run_is_made_from(copy: Path, data: Path, call: Call, tmp_path: Path) -> None:
     """Settings that were changed in both files, and steps that are left out."""
     text = (copy / "config.toml").read_text()

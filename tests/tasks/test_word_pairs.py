@@ -5,20 +5,34 @@ from statistics import fmean
 
 import pytest
 
+from smolsum.config.constraints import parse_constraints
 from smolsum.config.resolve import resolve
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Example, Split, load_split
-from smolsum.tasks.word_pairs import READ, SeenPairs, pairs, seen_pairs
+from smolsum.tasks.word_pairs import SeenPairs, pairs, seen_pairs
 from smolsum.types import Prompt, Rollout
 
-SEEN = seen_pairs(["I have not slept. She is 35 now, and I'm angry!", "We have been close\nfor years"])
+SEEN = seen_pairs(["I have not slept. She is 35 now, and I'm angry!", "We have been close for years"])
 
 
-def test_pairs_end_with_their_sentence() -> None:
-    """Numbers are one word, whatever they are, and an apostrophe parts no word."""
-    assert list(pairs("I'm 35. She is 1.5 km away, or 12km\nNow")) == [
-        ("i'm", "0"), ("she", "is"), ("is", "0"), ("0", "0"), ("0", "km"), ("km", "away"), ("away", "or"), ("or", "0")
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("She is 1,500.50 km away, or 12km", "she is, is 0, 0 km, km away, away or, or 0, 0 km"),
+        (
+            'I\u2019m here. He said "yes." Then left.',
+            "i'm here, here ., . he, he said, said yes, yes ., . then, then left",
+        ),
+        ("so. of. all?", "so ., . of, of ., . all"),
+        ("\u6211\u5f88\u9ad8\u3002\u4eca", "\u6211 \u5f88, \u5f88 \u9ad8, \u9ad8 ., . \u4eca"),
+        ("one", ""),
+        ("", ""),
+    ],
+)
+def test_pairs(text: str, found: str) -> None:
+    """Any number is one word, both apostrophes are the same, and the end of a sentence is a word, so that a text of
+    short sentences has no fewer pairs."""
+    assert ", ".join(map(" ".join, pairs(text))) == found
 
 
 @pytest.mark.parametrize(
@@ -29,8 +43,9 @@ def test_pairs_end_with_their_sentence() -> None:
         ("Slept not have I", "", 1.0),
         ("I have not cried", "", 1 / 3),
         ("I have not cried", "She had not cried at all.", 0.0),
-        ("slept she", "", 1.0),  # in another order
-        ("slept. She", "", None),  # two sentences of a word
+        ("slept she", "", 1.0),
+        ("Slept. She", "", 0.0),
+        ("slept", "", None),
         ("", "", None),
     ],
 )
@@ -38,8 +53,18 @@ def test_what_neither_has_is_unseen(text: str, source: str, share: float | None)
     assert SEEN.unseen_share(text, source) == (share if share is None else pytest.approx(share))
 
 
-def test_no_more_texts_are_read_than_the_limit() -> None:
-    assert seen_pairs("a b" if i < READ else "c d" for i in range(READ + 1)) == SeenPairs({"a": {"b"}})
+def test_no_more_words_are_read_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that goes beyond it is read to its end."""
+    monkeypatch.setattr("smolsum.tasks.word_pairs.READ", 2)
+    assert seen_pairs(["a b", "c d e", "f g"]) == SeenPairs({"a": {"b"}, "c": {"d"}, "d": {"e"}})
+
+
+def test_nothing_is_read_for_an_empty_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run measures one to learn the columns."""
+    monkeypatch.setattr("smolsum.tasks.tldr.task.seen_pairs", lambda texts: pytest.fail("read"))
+    measure = TASKS["tldr"].evaluation.measurer([], resolve(TASKS, model="tiny").config)
+    prompt = Prompt("x", ({"role": "user", "content": "A bike."},), (1,), (), {})
+    assert measure(prompt, Rollout((1,), (0.0,), "stop", 0, "", 0, ""))["unseen_pairs"] is None
 
 
 def test_order_is_what_it_measures() -> None:
@@ -62,11 +87,12 @@ def test_order_is_what_it_measures() -> None:
     assert fmean(unseen(one, " ".join(words[one.id])) for one in examples) > 0.6
 
 
-def test_an_evaluation_and_a_run_have_seen_the_same() -> None:
-    """Whatever the order in which they give the splits: the pairs are those of the training split."""
-    config = resolve(TASKS, model="tiny").config
-    splits = [Split(name, (Example(name, f"I sold {name} bikes."),), "") for name in ("train", "test")]
+def test_a_run_bounds_it_by_its_start() -> None:
+    """Of the training posts alone: a constraint is on the column, and the words of other splits are unseen."""
+    config = resolve(TASKS, model="tiny", flags={"grpo.constraints": "unseen_pairs <= start"}).config
+    (bound,) = parse_constraints(config.stages["constrained"].constraints)
+    splits = [Split(name, (Example(name, f"I sold {name} bikes."),), "") for name in ("test", "train")]
     prompt = Prompt("x", ({"role": "user", "content": "A bike."},), (1,), (), {})
     rollout = Rollout((1,), (0.0,), "stop", 0, "", 0, "I sold train bikes. I sold test bikes.")
-    measurers = [TASKS["tldr"].evaluation.measurer(some, config) for some in (splits, splits[::-1])]
-    assert [one(prompt, rollout)["unseen_pairs"] for one in measurers] == [2 / 6, 2 / 6]
+    row = TASKS["tldr"].evaluation.measurer(splits, config)(prompt, rollout)
+    assert row[bound.measured] == 4 / 8

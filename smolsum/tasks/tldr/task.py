@@ -204,7 +204,7 @@ TASK = Task(
                     Metric("novel_trigrams", "new trigrams"),
                     REPEATED,
                     Metric("nonwords", "non-words", better="lower"),
-                    Metric("unseen_pairs", "unseen pairs"),
+                    Metric("unseen_pairs", "unseen pairs", better="lower"),
                     Metric("empty", "empty"),
                     Metric("truncated", "truncated"),
                 ),
