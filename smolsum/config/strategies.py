@@ -117,7 +117,7 @@ def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) ->
 
 def _bound_quality(constraints: str, quality: Sequence[str], task: ConfigurableTask) -> str:
     """Return constraints with one for each quality signal in the place of `quality >= 0.95 start`; with `<= 1.05 start`
-    for a signal whose lower values are better. A length among the signals is none: its name means tokens there."""
+    for a signal whose lower values are better. A length among the signals is left out: its name means tokens there."""
     tables = task.evaluation.tables
     lower = {metric.name for table in tables for metric in table.metrics if metric.better == "lower"}
 
