@@ -232,7 +232,7 @@ def test_each_quality_signal_has_the_weight_and_the_bound_of_quality(
     stages = resolved(strategy="length-last", reward=reward).config.stages
     assert stages["included"].rewards == rewards
     assert stages["length"].rewards == {"length": 1.0}
-    assert stages["length"].constraints == f"repeated_trigrams <= 0.02; copied <= 0.3{bounds}"
+    assert stages["length"].constraints == f"repeated_trigrams <= 0.02; copied <= 0.1{bounds}"
 
 
 def test_a_signal_may_have_the_name_of_quality() -> None:
