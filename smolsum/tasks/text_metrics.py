@@ -156,6 +156,10 @@ def _parts(text: str) -> Iterator[tuple[int, int, bool]]:
         if match["letters"] is None:
             yield start, end, False
             continue
+        run = text[start:end]
+        if run.isascii() and len(run) <= LONGEST and (len(run) == 1 or run[1:].islower()):  # nothing to divide
+            yield start, end, True
+            continue
         units = [unit.start() for unit in _UNIT.finditer(text, start, end)]
         since = 0
         for n, place in enumerate(units):

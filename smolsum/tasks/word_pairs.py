@@ -10,6 +10,7 @@ and 61 % once their words are shuffled.
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from smolsum.tasks.text_metrics import SENTENCE_END, words
@@ -45,8 +46,14 @@ class SeenPairs:
         every = pairs(text)
         unseen = {pair for pair in every if pair[1] not in self.after.get(pair[0], ())}
         if unseen:  # a source is read only for these
-            unseen.difference_update(pairs(source))
+            unseen.difference_update(_of_source(source))
         return sum(pair in unseen for pair in every) / len(every) if every else None
+
+
+@lru_cache(maxsize=256)
+def _of_source(source: str) -> frozenset[tuple[str, str]]:
+    """The pairs of a source, which the rollouts of a group share."""
+    return frozenset(pairs(source))
 
 
 def seen_pairs(texts: Iterable[str]) -> SeenPairs:
