@@ -129,10 +129,11 @@ class TaskConfig:
 class RewardsConfig:
     """How signals are computed. Their weights are settings of the stages."""
 
-    length_shape: Literal["linear", "clipped", "dead_band", "exponential"] = "linear"
+    length_shape: Literal["linear", "clipped", "dead_band", "exponential", "logarithmic"] = "linear"
     """Signal `length` of n tokens: `linear` is -|n - target| / target, `clipped` stops at length_floor, `dead_band` is
     like `clipped`, with the distance counted from the edge of the tolerance, `exponential` is
-    exp(-|n - target| / (2 tolerance + 1)) - 1, steep near the target and flat far away."""
+    exp(-|n - target| / (2 tolerance + 1)) - 1, steep near the target and flat far away, and `logarithmic` is
+    -log(1 + |n - target| / (2 tolerance + 1)), as steep there and flat nowhere."""
     length_floor: fields.Floor = -1.0
     """Lowest value of the signal `length` for the shapes `clipped` and `dead_band`."""
     overlong_buffer: fields.PositiveCount = 32

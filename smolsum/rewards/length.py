@@ -20,6 +20,7 @@ def length_reward(length: int, *, target: int, shape: str, floor: float, toleran
     dead_band  0 within `tolerance` tokens of the target, beyond it
                max(floor, -(|length - target| - tolerance) / target)
     exponential  exp(-|length - target| / (2 tolerance + 1)) - 1: steep near the target, flat far away
+    logarithmic  -log(1 + |length - target| / (2 tolerance + 1)): as steep near the target, and flat nowhere
 
     Raises UsageError for another shape.
     """
@@ -34,10 +35,12 @@ def length_reward(length: int, *, target: int, shape: str, floor: float, toleran
             return max(floor, 0.0 - max(0, miss - tolerance) / target)
         case "exponential":
             return math.expm1(0.0 - miss / (2 * tolerance + 1))
+        case "logarithmic":
+            return 0.0 - math.log1p(miss / (2 * tolerance + 1))
         case _:
             raise UsageError(
                 f"unknown length reward shape {shape!r}",
-                hint="set rewards.length_shape to linear, clipped, dead_band or exponential",
+                hint="set rewards.length_shape to linear, clipped, dead_band, exponential or logarithmic",
             )
 
 

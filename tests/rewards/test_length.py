@@ -26,13 +26,15 @@ from smolsum.types import RolloutGroup
         ("dead_band", 200, -1.0),
         # exp(-11/11) - 1 and exp(-2) - 1
         *(("exponential", n, pytest.approx(x)) for n, x in [(75, -0.63212056), (53, -0.63212056), (86, -0.86466472)]),
+        # -log 2 and -log 3, and far away -log(1 + 448/11)
+        *(("logarithmic", n, pytest.approx(x)) for n, x in [(75, -0.69314718), (86, -1.09861229), (512, -3.73115494)]),
     ],
 )
 def test_shapes_by_hand(shape: str, length: int, expected: float) -> None:
     assert length_reward(length, target=64, shape=shape, floor=-1.0, tolerance=5) == expected
 
 
-@pytest.mark.parametrize("shape", ["linear", "clipped", "dead_band", "exponential"])
+@pytest.mark.parametrize("shape", ["linear", "clipped", "dead_band", "exponential", "logarithmic"])
 def test_an_exact_hit_is_plain_zero(shape: str) -> None:
     """No -0.0, which would print as one. A shape that slipped past the config is a usage error with a remedy."""
     assert str(length_reward(64, target=64, shape=shape, floor=-1.0, tolerance=5)) == "0.0"
