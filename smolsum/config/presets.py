@@ -3,7 +3,8 @@
 models/       a model with the data and the step sizes that suit it; `[stage_defaults.NAME]` holds values for the stages
               of that name, whichever strategy has them
 strategies/   the stages of a run, for tasks without strategies of their own; in `rewards`, with weights or without, and
-              in constraints the word "quality" stands for each of the signals of --reward, perhaps none
+              in constraints the word "quality" stands for each of the signals of --reward, perhaps none. A constraint
+              has it in the form `quality >= SHARE start` alone, as no number fits every signal
 profiles/     everything else; every run starts from `default`
 tasks/        what a task adds to these: the keys are the fields of `TaskPresets`
 
