@@ -36,6 +36,7 @@ WAYS: dict[str, tuple[str, ...]] = {
     "batch deviation": ("grpo.advantage_scale=batch",),
     "no deviation": ("grpo.advantage_scale=none",),
     "exponential shape": ("rewards.length_shape=exponential",),
+    "logarithmic shape": ("rewards.length_shape=logarithmic",),
     "best of 8": ("stages.length.learn=best",),
     "recombined": ("stages.length.learn=recombined",),
 }
