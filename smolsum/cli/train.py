@@ -75,9 +75,9 @@ def train(
         typer.Option(
             metavar="SIGNALS",
             help="Quality signals: rouge, meteor, bleu or several joined by '-', grounded among them for names and "
-            "numbers that the source has, overlong to punish coming near the token limit, judge or preference to ask "
-            "judge.model; length: no quality signal, with finetuned where no strategy is named; repeatable; all: the "
-            "study's six.  [default: the task's, meteor]",
+            "numbers that the source has, overlong to punish coming near the token limit, short_sentences for ends of "
+            "sentences close to any length, judge or preference to ask judge.model; length: no quality signal, with "
+            "finetuned where no strategy is named; repeatable; all: the study's six.  [default: the task's, meteor]",
         ),
     ] = None,
     constraint: Annotated[

@@ -15,7 +15,13 @@ from smolsum.results.evaluate.prompt_encoding import PromptWriter, encode_prompt
 from smolsum.tasks import TASKS
 from smolsum.tasks.data import Example
 from smolsum.tasks.text_metrics import count_sentences
-from smolsum.tasks.tldr.lengths import length_measure, length_summary, score_summary_length, step_metrics
+from smolsum.tasks.tldr.lengths import (
+    length_measure,
+    length_summary,
+    score_short_sentences,
+    score_summary_length,
+    step_metrics,
+)
 from smolsum.types import Prompt, RolloutGroup
 
 RANGE = ("task.targets=16-128", "task.held_out_targets=18-126/3")
@@ -118,6 +124,27 @@ def test_a_request_may_have_a_format() -> None:
 def test_reward_compares_with_what_the_prompt_asks_for() -> None:
     groups = [asking(64, 48), asking(16, 16), asking(20, 30)]
     assert score_summary_length(groups, config()) == [[-0.25], [0.0], [-0.5]]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "expected"),
+    [
+        ("One here. Two there. Three.", 33, 0.0),  # 11 each, as many as lengths from 59 to 69
+        ("One here. Two there.", 33, -0.5),
+        ("one and on and on", 22, -1.0),
+        ("", 0, 0.0),
+    ],
+)
+def test_sentences_are_short_that_fit_into_the_tolerance(text: str, tokens: int, expected: float) -> None:
+    """The mean of a text counts, in the width of the tolerance, here 5 around 64; nothing is won below."""
+    [[found]] = score_short_sentences([asking(64, tokens, text)], config())
+    assert (found, str(found)[0]) == (expected, str(expected)[0])
+
+
+def test_short_sentences_are_counted_in_the_unit_and_by_each_prompts_tolerance() -> None:
+    """Ten words a sentence, for tolerances of 1 and 5."""
+    groups = [asking(target, 7, " ".join(["word"] * 10) + ".") for target in (16, 64)]
+    assert score_short_sentences(groups, config("task.unit=words")) == [[pytest.approx(-7 / 3)], [0.0]]
 
 
 def test_summary_has_the_unseen_targets_apart() -> None:

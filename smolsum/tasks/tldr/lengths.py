@@ -49,6 +49,21 @@ def score_summary_length(groups: Sequence[RolloutGroup], config: Config) -> Valu
     return score_length(groups, config, lambda rollout: len(encode(rollout.text)))
 
 
+@described("(-∞, 0]", "length of the mean sentence beyond the width of the tolerance, in such widths, negative")
+def score_short_sentences(groups: Sequence[RolloutGroup], config: Config) -> Values:
+    """Return PxG rewards of short sentences: 0 where the mean sentence has, in `task.unit`, at most the width of the
+    tolerance, 2 tolerance + 1, so that one can end within it whatever the sentences before; else what it has more,
+    in such widths, negative."""
+    task = cast(TldrConfig, config.task)
+    count = counter(task)
+    found: Values = []
+    for group in groups:
+        width = 2 * tolerance_of(target_of(group.prompt.metadata, task), task) + 1
+        means = [count(rollout) / max(1, count_sentences(rollout.text)) for rollout in group.rollouts]
+        found.append([0.0 - max(0.0, own - width) / width for own in means])
+    return found
+
+
 def length_measure(config: Config) -> Callable[[Prompt, Rollout], dict[str, Any]]:
     """Return the function that measures a completion's length: the columns of `length_row`, whose `tokens` are tokens
     whatever the unit; where prompts have targets of their own, also what was asked for and reached."""

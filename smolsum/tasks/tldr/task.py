@@ -37,6 +37,7 @@ from smolsum.tasks.tldr.lengths import (
     counter,
     length_measure,
     length_summary,
+    score_short_sentences,
     score_summary_length,
     step_metrics,
 )
@@ -169,7 +170,7 @@ TASK = Task(
         prompt_settings=("system_prompt", "length_request", "target_curriculum"),
     ),
     targets=TaskTargets(of=targets_of, length=lambda config: counter(cast(TldrConfig, config.task)), measures=LENGTHS),
-    rewards=TaskRewards(signals={**REWARDS, "length": score_summary_length}),
+    rewards=TaskRewards(signals={**REWARDS, "length": score_summary_length, "short_sentences": score_short_sentences}),
     evaluation=TaskEvaluation(
         measurer=measurer,
         quick_measurer=measurer,
