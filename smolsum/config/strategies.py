@@ -1,6 +1,5 @@
 """Which strategy a run trains, and why; its stages, with the signals of --reward in them."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -10,8 +9,6 @@ from smolsum.errors import UsageError, nearest
 
 SYNONYMS = {"joint": "included", "combined": "included", "staged": "finetuned", "sequential": "finetuned"}
 """What others call a strategy, for the hint where it is unknown."""
-
-_OF_QUALITY = re.compile(rf"{QUALITY}\s*>=\s*(?P<share>\d*\.?\d+)\s+start")
 
 
 @dataclass(frozen=True)
@@ -83,8 +80,6 @@ def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) ->
     for key, value, source in read_for(task, "strategies", strategy):
         if expanded and key.startswith(expanded):  # a weight of a table that has been expanded
             continue
-        if key.endswith(".constraints") and isinstance(value, str) and stands_for:
-            value = _bound_quality(value, quality, task)
         names_quality = isinstance(value, Mapping) and QUALITY in value and stands_for
         if not key.endswith(".rewards") or not (names_quality or isinstance(value, list)):
             found.append(Entry(key, value, source))
@@ -113,21 +108,6 @@ def strategy_layer(strategy: str, reward: str | None, task: ConfigurableTask) ->
             hint=f"--reward {task.presets.reward or next(iter(task.rewards.signals))}, or another --strategy",
         )
     return left
-
-
-def _bound_quality(constraints: str, quality: Sequence[str], task: ConfigurableTask) -> str:
-    """Return constraints with one for each quality signal in the place of `quality >= 0.95 start`; with `<= 1.05 start`
-    for a signal whose lower values are better. A length among the signals is left out: its name means tokens there."""
-    tables = task.evaluation.tables
-    lower = {metric.name for table in tables for metric in table.metrics if metric.better == "lower"}
-
-    def of_each(bound: str) -> list[str]:
-        if (match := _OF_QUALITY.fullmatch(bound)) is None:
-            return [bound]
-        share, signals = float(match["share"]), [signal for signal in quality if signal != "length"]
-        return [f"{one} <= {2 - share:g} start" if one in lower else f"{one} >= {share:g} start" for one in signals]
-
-    return "; ".join(one for bound in constraints.split(";") for one in of_each(bound.strip()))
 
 
 def parse_reward(text: str, known: Iterable[str]) -> tuple[str, ...]:

@@ -43,9 +43,9 @@ def test_names() -> None:
         "constrained",
         "finetuned",
         "included",
-        "length-last",
         "sft-constrained",
         "sft-included",
+        "short-sentences",
     )
     assert len(PRESETS) == len({name for _, name in PRESETS})
 

@@ -216,45 +216,34 @@ def test_strategies(strategy: str | None, reward: str | None, rewards: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("reward", "rewards", "bounds"),
+    ("reward", "rewards"),
     [
-        ("meteor", {"length": 2.0, "meteor": 0.5}, "; meteor >= 0.95 start"),
-        ("bleu-rouge", {"length": 2.0, "bleu": 0.5, "rouge": 0.5}, "; bleu >= 0.95 start; rouge >= 0.95 start"),
-        ("length", {"length": 2.0}, ""),
-        # the strategy has a weight of its own for it, and a bound on it would count tokens
-        ("length-meteor", {"length": 2.0, "meteor": 0.5}, "; meteor >= 0.95 start"),
+        ("meteor", {"meteor": 0.5}),
+        ("bleu-rouge", {"bleu": 0.5, "rouge": 0.5}),
+        ("length", {}),
+        # the strategy has a weight of its own for it
+        ("length-meteor", {"meteor": 0.5}),
     ],
 )
-def test_each_quality_signal_has_the_weight_and_the_bound_of_quality(
-    reward: str, rewards: dict[str, float], bounds: str
-) -> None:
-    """In a strategy that gives weights, and constraints; without a quality signal there is neither."""
-    stages = resolved(strategy="length-last", reward=reward).config.stages
-    assert stages["included"].rewards == rewards
-    assert stages["length"].rewards == {"length": 1.0}
-    assert stages["length"].constraints == f"repeated_trigrams <= 0.02; copied <= 0.1{bounds}"
+def test_each_quality_signal_has_the_weight_of_quality(reward: str, rewards: dict[str, float]) -> None:
+    """In a strategy that gives weights."""
+    stages = resolved(strategy="short-sentences", reward=reward).config.stages
+    assert stages["length"].rewards == {"length": 4.0, "short_sentences": 1.0, **rewards}
 
 
 def test_a_signal_may_have_the_name_of_quality() -> None:
-    """The word stands for other signals only in tasks that have none of that name; those with lower values as the
-    better ones are bounded above."""
+    """The word stands for other signals only in tasks that have none of that name."""
     own = TASKS["doc-qa"]
-    table = {"stages": {"one": {"rewards": {"quality": 2.0}, "constraints": "quality >= 0.9 start; wrong <= 1"}}}
-    lower = dataclasses.replace(
-        own.evaluation, tables=(MetricTable("own", (Metric("errors", "errors", better="lower"),)),)
-    )
+    table = {"stages": {"one": {"rewards": {"quality": 2.0}}}}
 
     def layer(signals: tuple[str, ...], reward: str) -> dict[str, Any]:
         rewards = TaskRewards(signals=dict.fromkeys(signals, next(iter(own.rewards.signals.values()))))
         presets = TaskPresets(strategies={"own": table}, reward=reward)
-        task = dataclasses.replace(own, name="own", rewards=rewards, evaluation=lower, presets=presets)
+        task = dataclasses.replace(own, name="own", rewards=rewards, presets=presets)
         return {key: value for key, value, _ in strategy_layer("own", None, task) if not isinstance(value, dict)}
 
-    named = {"stages.one.rewards.quality": 2.0, "stages.one.constraints": "quality >= 0.9 start; wrong <= 1"}
-    assert layer(("quality", "form"), "") == named
-    stands = {"stages.one.rewards.form": 2.0, "stages.one.rewards.errors": 2.0}
-    bounds = "form >= 0.9 start; errors <= 1.1 start; wrong <= 1"
-    assert layer(("form", "errors"), "form-errors") == {**stands, "stages.one.constraints": bounds}
+    assert layer(("quality", "form"), "") == {"stages.one.rewards.quality": 2.0}
+    assert layer(("form", "errors"), "form-errors") == {"stages.one.rewards.form": 2.0, "stages.one.rewards.errors": 2.0}
 
 
 FILE_STAGES = """
@@ -323,7 +312,7 @@ def test_a_strategy_that_is_named_is_not_replaced(chosen: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    "strategy", ["constrained", "finetuned", "included", "length-last", "sft-constrained", "sft-included"]
+    "strategy", ["constrained", "finetuned", "included", "sft-constrained", "sft-included", "short-sentences"]
 )
 def test_the_settings_of_a_run_keep_its_strategy(strategy: str, tmp_path: Path) -> None:
     """Whatever the default was when it began: a run's config.toml holds its stages, with which it resumes, is repeated

@@ -92,10 +92,9 @@ def test_weights_are_those_that_were_given(tmp_path: Path, monkeypatch: pytest.M
     them."""
     trained: list[Config] = []
     monkeypatch.setattr(python_api, "train_run", lambda config, quiet: trained.append(config))
-    for strategy in ("included", "finetuned", "length-last"):
+    for strategy in ("included", "finetuned", "short-sentences"):
         smolsum.train("tiny", rewards={"length": 2.0, "rouge": 0.5}, strategy=strategy, runs_dir=tmp_path)
     rewards = [{name: stage.rewards for name, stage in config.stages.items()} for config in trained]
     assert rewards[0] == {"included": {"length": 2.0, "rouge": 0.5}}
     assert rewards[1]["length"] == {"length": 2.0}
-    assert rewards[2]["included"] == {"length": 4.0, "rouge": 0.25}
-    assert rewards[2]["length"] == {"length": 2.0}
+    assert rewards[2]["length"] == {"length": 8.0, "short_sentences": 1.0, "rouge": 0.25}
