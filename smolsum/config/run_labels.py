@@ -64,10 +64,19 @@ def reward_of(config: Mapping[str, Any], presets: Mapping[str, Table]) -> str:
     if not last:
         return LENGTH_ONLY
     rewards = dict(stages[last]["rewards"])
-    quality = tuple(name for name in rewards if name != "length")
-    usual = _usual(preset_strategy(config, presets), presets, last, quality) or dict.fromkeys(rewards, 1.0)
-    label = label_of(quality) if len(quality) <= NAMED else f"{len(quality)} signals"
-    return label + _changed(rewards, usual)
+    weights = _weights(preset_strategy(config, presets), presets, last)
+    added = added_signals(config, presets)
+    quality = tuple(name for name in rewards if name not in added)
+    usual = {name: weight for word, weight in weights.items() for name in (quality if word == QUALITY else (word,))}
+    label = (label_of(quality) or LENGTH_ONLY) if len(quality) <= NAMED else f"{len(quality)} signals"
+    return label + _changed(rewards, usual or dict.fromkeys(rewards, 1.0))
+
+
+def added_signals(config: Mapping[str, Any], presets: Mapping[str, Table]) -> set[str]:
+    """Return what a run's strategy in the task's `presets` rewards next to the signals of --reward, and the length."""
+    stages = presets.get(preset_strategy(config, presets), {}).get("stages", {}).values()
+    named = [set(stage.get("rewards", ())) for stage in stages]
+    return {"length"}.union(*(one - {QUALITY} for one in named if QUALITY in one))
 
 
 def _quality(stage: Mapping[str, Any]) -> list[str]:
@@ -76,11 +85,10 @@ def _quality(stage: Mapping[str, Any]) -> list[str]:
     return [name for name, weight in weights if weight and name != "length"]
 
 
-def _usual(strategy: str, presets: Mapping[str, Table], stage: str, quality: Sequence[str]) -> dict[str, float]:
-    """The weights of a stage in a strategy; empty where it has none."""
-    usual = presets.get(strategy, {}).get("stages", {}).get(stage, {}).get("rewards", {})
-    weights = usual if isinstance(usual, Mapping) else dict.fromkeys(usual, 1.0)
-    return {name: weight for word, weight in weights.items() for name in (quality if word == QUALITY else (word,))}
+def _weights(strategy: str, presets: Mapping[str, Table], stage: str) -> dict[str, float]:
+    """The weights of a stage in a strategy, by signal or `quality`; empty where it has none."""
+    weights = presets.get(strategy, {}).get("stages", {}).get(stage, {}).get("rewards", {})
+    return dict(weights) if isinstance(weights, Mapping) else dict.fromkeys(weights, 1.0)
 
 
 def _changed(own: Mapping[str, float], usual: Mapping[str, float]) -> str:

@@ -22,7 +22,7 @@ import tomli
 
 from smolsum.config.hub import hub_name
 from smolsum.config.presets import Table
-from smolsum.config.run_labels import NAMED, preset_strategy, reward_of
+from smolsum.config.run_labels import NAMED, added_signals, preset_strategy, reward_of
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.files import locked, point, writing
@@ -163,8 +163,9 @@ def planned_name(config: Config, presets: Mapping[str, Table], runs_dir: Path) -
     if config.run.name:
         return config.run.name
     rewards = dict.fromkeys(r for stage in config.stages.values() for r in stage.trained_rewards)
-    quality = [r for r in rewards if r != "length"] or list(rewards)
     settings = asdict(config)
+    added = added_signals(settings, presets)
+    quality = [r for r in rewards if r not in added] or list(rewards)[:1]
     strategy = preset_strategy(settings, presets) or "-".join(config.stages)
     what = "-".join(quality) if len(quality) <= NAMED else safe_name(reward_of(settings, presets))
     return derive_name(config.model.path, strategy, what, datetime.now(), runs_dir)

@@ -188,6 +188,10 @@ def test_resolves_and_repeats(model: str, strategy: str, profile: str, tmp_path:
             with refuses("quality signal"):
                 config(model=model, strategy=strategy, reward=reward)
             continue
+        if (strategy, profile) == ("short-sentences", "study"):  # its loss has one ratio for a completion
+            with refuses("grpo.length_credit = 'ends' needs a ratio for each token", "--set grpo.loss=grpo"):
+                config(model=model, strategy=strategy, reward=reward, presets=(profile,))
+            continue
         first = config(model=model, strategy=strategy, reward=reward, presets=(profile,))
         file.write_text(to_toml(first), encoding="utf-8")
         again = config(config_file=file)
@@ -197,8 +201,8 @@ def test_resolves_and_repeats(model: str, strategy: str, profile: str, tmp_path:
 
 
 @pytest.mark.parametrize("name", preset_names("strategies"))
-def test_strategies_hold_stages_only(name: str) -> None:
-    assert {"stages"} == {entry.key.split(".")[0] for entry in read_preset("strategies", name)}
+def test_strategies_hold_stages_and_objectives_only(name: str) -> None:
+    assert {entry.key.split(".")[0] for entry in read_preset("strategies", name)} <= {"stages", "grpo"}
 
 
 def test_system_prompt_states_no_length() -> None:

@@ -20,7 +20,7 @@ from smolsum.config.strategies import parse_reward, strategy_layer
 from smolsum.errors import UsageError
 from smolsum.rewards import REWARDS
 from smolsum.tasks import TASKS
-from smolsum.tasks.base import Metric, MetricTable, TaskRewards
+from smolsum.tasks.base import TaskRewards
 from smolsum.tasks.tldr.settings import TldrConfig
 
 TINY = tomli.loads((ROOT / "presets" / "models" / "tiny.toml").read_text())
@@ -243,7 +243,8 @@ def test_a_signal_may_have_the_name_of_quality() -> None:
         return {key: value for key, value, _ in strategy_layer("own", None, task) if not isinstance(value, dict)}
 
     assert layer(("quality", "form"), "") == {"stages.one.rewards.quality": 2.0}
-    assert layer(("form", "errors"), "form-errors") == {"stages.one.rewards.form": 2.0, "stages.one.rewards.errors": 2.0}
+    stands = {"stages.one.rewards.form": 2.0, "stages.one.rewards.errors": 2.0}
+    assert layer(("form", "errors"), "form-errors") == stands
 
 
 FILE_STAGES = """
