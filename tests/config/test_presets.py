@@ -76,19 +76,23 @@ def written(name: str) -> set[str]:
 
 
 def resolved(name: str) -> list[dict[str, Any]]:
-    """The settings that a preset of the table makes, with each of the models and strategies that it names."""
+    """The settings that a preset of the table makes, with each of the models and strategies that it names, without
+    what such a strategy says itself."""
     task, _, preset = name.partition(" ")
     if name in TASKS:
         own = TASKS[name].presets
         return [flat({key: getattr(own, key) for key in OF_TASK if getattr(own, key)})]
     chosen = TABLE[name].get("with", {"model": ["qwen"]})
     presets = (chosen["preset"],) if "preset" in chosen else ()
-    made = [
-        config(task=task if preset else None, model=m, strategy=s, presets=presets, reward=chosen.get("reward"))
-        for m in chosen.get("model", [None])
-        for s in chosen.get("strategy", [None])
-    ]
-    return [flat(asdict(one)) for one in made]
+    task_name = task if preset else None
+    found = []
+    for model in chosen.get("model", [None]):
+        for strategy in chosen.get("strategy", [None]):
+            made = config(task=task_name, model=model, strategy=strategy, presets=presets, reward=chosen.get("reward"))
+            other = f"strategies/{strategy}"
+            said = written(other) if other in TABLE and other != name else set()
+            found.append({key: value for key, value in flat(asdict(made)).items() if key not in said})
+    return found
 
 
 def expected(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
