@@ -91,12 +91,14 @@ def _of_objective(config: Config) -> Iterator[Problem]:
     if kept == 1 or kept > rollouts:
         what = f"= {kept}: a group has {rollouts} rollouts, and an update compares two of them at least"
         yield Problem("grpo.update_rollouts", what, f"--set grpo.update_rollouts={max(2, rollouts // 2)}")
-    if grpo.length_credit == "ends":
-        key, other = "grpo.length_credit", "--set grpo.length_credit=all"
+    at_ends = [name for name, stage in config.stages.items() if stage.length_credit == "ends"]
+    if at_ends:
+        key = "grpo.length_credit" if grpo.length_credit == "ends" else f"stages.{at_ends[0]}.length_credit"
+        other = f"--set {key}=all"
         if grpo.loss in ("gspo", "study"):
             what = f"= 'ends' needs a ratio for each token, and the loss {grpo.loss!r} has one for a whole completion"
             yield Problem(key, what, f"{other}, or --set grpo.loss=grpo")
-        if grpo.constraint_method == "gate" and any(stage.constraints for stage in stages):
+        if grpo.constraint_method == "gate" and any(config.stages[name].constraints for name in at_ends):
             what = "= 'ends' needs a sum of what length and quality earn, and a gate multiplies them"
             yield Problem(key, what, f"{other}, or --set grpo.constraint_method=lagrange")
     looks_back = {name: stage for name, stage in config.stages.items() if stage.hindsight}

@@ -30,6 +30,8 @@ class StageConfig:
     """Weight of what this stage learns in hindsight (grpo.hindsight)."""
     hindsight_of: fields.Hindsight = "ends"
     """What this stage learns in hindsight (grpo.hindsight_of)."""
+    length_credit: fields.LengthCredit = "all"
+    """Tokens that have the part of an advantage that the length earned in this stage (grpo.length_credit)."""
     mix: dict[str, float] = field(default_factory=dict)
     """Share of each kind of prompt: of a band of [difficulty], or of a category of the task. Empty: all prompts."""
     constraints: str = ""

@@ -107,7 +107,7 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         source, order, config, stage, setup.task.rewards.signals, setup.measure_rollout or setup.measure,
         watches=bool(guard.watched), first_step=first_step, steps=steps, run_steps=run_steps, parts=parts, mark=mark,
     )  # fmt: skip
-    at_ends = setup.task.rewards.end_signals if config.grpo.length_credit == "ends" else []
+    at_ends = setup.task.rewards.end_signals if stage.length_credit == "ends" else []
     by_sentence = at_ends or stage.hindsight or stage.learn == "recombined"
     ends = sentence_ends(policy.tokenizer) if by_sentence else frozenset()
     source.publish(at.step, always=True)  # a restored or new stage is not one update from what workers hold

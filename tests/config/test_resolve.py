@@ -510,9 +510,12 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None
 )
 def test_ends_have_a_part_of_what_has_parts(more: list[str], named: list[str]) -> None:
     """A ratio of whole completions gives all tokens the same, and a product of rewards has no parts."""
-    with refuses("grpo.length_credit = 'ends'", "--set grpo.length_credit=all", *named):
-        resolved(sets=["grpo.length_credit=ends", *more])
-    assert resolved(sets=["grpo.length_credit=ends", "grpo.loss=dapo"])
+    for key in ("grpo.length_credit", "stages.constrained.length_credit"):
+        with refuses(f"{key} = 'ends'", f"--set {key}=all", *named):
+            resolved(sets=[f"{key}=ends", *more])
+        resolved(sets=[f"{key}=ends", "grpo.loss=dapo"])
+    assert resolved(sets=["grpo.length_credit=ends"]).config.stages["constrained"].length_credit == "ends"
+    assert resolved(sets=["stages.constrained.length_credit=ends"]).config.grpo.length_credit == "all"
 
 
 def test_hindsight_teaches_where_texts_of_a_length_end() -> None:
