@@ -193,7 +193,7 @@ def test_resolves_and_repeats(model: str, strategy: str, profile: str, tmp_path:
                 config(model=model, strategy=strategy, reward=reward)
             continue
         if (strategy, profile) == ("short-sentences", "study"):  # its loss has one ratio for a completion
-            with refuses("grpo.length_credit = 'ends' needs a ratio for each token", "--set grpo.loss=grpo"):
+            with refuses("stages.included.length_credit = 'ends' needs a ratio", "--set grpo.loss=grpo"):
                 config(model=model, strategy=strategy, reward=reward, presets=(profile,))
             continue
         first = config(model=model, strategy=strategy, reward=reward, presets=(profile,))

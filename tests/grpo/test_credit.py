@@ -1,13 +1,16 @@
 """The part of the advantages that only the tokens have at which a completion could have ended."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.models import group
+from support.training import trained
 
 from smolsum.config.constraints import parse_constraints
 from smolsum.config.sections import GrpoConfig
+from smolsum.files import read_jsonl
 from smolsum.grpo.advantages import group_advantages, step_advantages
 from smolsum.grpo.constraints import Bounded
 from smolsum.grpo.credit import EndCredit, could_end, sentence_ends
@@ -100,3 +103,14 @@ def test_sentence_ends_of_a_vocabulary() -> None:
     ends = {policy.tokenizer.decode([token]).strip(" ") for token in sentence_ends(policy.tokenizer)}
     assert {".", "!", "?"} <= ends
     assert not {",", "the", "a"} & ends
+
+
+@pytest.mark.parametrize(("stage", "changes"), [("length", True), ("quality", False)])
+def test_the_credit_of_a_stage(stage: str, changes: bool, data: Path, finished: Path, tmp_path: Path) -> None:
+    """The update of a stage that credits its ends is another from the same rollouts; where the length earns nothing,
+    it is the same."""
+    run = trained(data, tmp_path, "ends", **{f"stages__{stage}__length_credit": "ends"})
+    first, plain = (read_jsonl(one / "metrics.jsonl") for one in (run, finished))
+    assert first[0]["num_tokens"] == plain[0]["num_tokens"]
+    assert (first[0]["grad_norm"] != plain[0]["grad_norm"]) == changes
+    assert (first[-1]["grad_norm"] != plain[-1]["grad_norm"]) == changes
