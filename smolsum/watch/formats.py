@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from textwrap import wrap
 
+from rich.console import Console
 from rich.text import Text
 
 # names of the terminal's colours; the themes say how they look
@@ -39,8 +39,9 @@ class Rows:
 
 def hanging(head: Text, text: str, width: int, style: str = "") -> list[Text]:
     """Return a paragraph in lines of at most `width` cells behind a head, below which all lines begin."""
-    lines = wrap(text, max(width - len(head), 8)) or [""]
-    return [Text.assemble(" " * len(head) if place else head, (line, style)) for place, line in enumerate(lines)]
+    inset = head.cell_len
+    lines = Text(text).wrap(Console(), max(width - inset, 8)) or [Text()]
+    return [Text.assemble(" " * inset if at else head, (line.plain.rstrip(), style)) for at, line in enumerate(lines)]
 
 
 def cut(text: Text, width: int, *, pad: bool = False) -> Text:
