@@ -185,13 +185,18 @@ def count_words(text: str) -> int:
 SENTENCE_END = regex.compile(r"[.!?\u2026]+[\"'\u2019\u201d)\]]*(?=\s|$)|[\u3002\uff01\uff1f]+")
 
 
-def count_sentences(text: str) -> int:
-    """Return the number of sentences in a text: what ends with `.`, `!`, `?` or `…` before a blank or the end (or with
-    such a sign of Chinese or Japanese), and what follows the last such mark. An abbreviation before a blank counts as
-    an end."""
+def sentences(text: str) -> list[str]:
+    """Return the sentences of a text: what ends with `.`, `!`, `?` or `…` before a blank or the end (or with such a
+    sign of Chinese or Japanese), and what follows the last such mark. An abbreviation before a blank counts as an
+    end."""
     ends = [match.end() for match in SENTENCE_END.finditer(text)]
-    parts = (text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True))
-    return sum(1 for part in parts if regex.search(r"[\p{L}\p{N}]", part))
+    parts = (text[start:end].strip() for start, end in zip([0, *ends], [*ends, len(text)], strict=True))
+    return [part for part in parts if regex.search(r"[\p{L}\p{N}]", part)]
+
+
+def count_sentences(text: str) -> int:
+    """Return the number of sentences in a text."""
+    return len(sentences(text))
 
 
 def first_words(text: str, limit: int) -> str:

@@ -131,6 +131,7 @@ def test_reward_compares_with_what_the_prompt_asks_for() -> None:
     [
         ("One here. Two there. Three.", 33, 0.0),  # 11 each, as many as lengths from 59 to 69
         ("One here. Two there.", 33, -0.5),
+        ("One here. One here. Three.", 33, -0.5),
         ("one and on and on", 22, -1.0),
         ("", 0, 0.0),
     ],

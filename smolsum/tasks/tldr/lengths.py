@@ -10,7 +10,7 @@ from smolsum.config.targets import GOT, TARGET, TOKENS, target_of, tolerance_of
 from smolsum.rewards.length import score_length
 from smolsum.rewards.signal import Values, described, facts_of
 from smolsum.tasks.base import Metric, MetricRow, MetricTable, Summary, mean
-from smolsum.tasks.text_metrics import CLOSE, count_sentences, count_words, length_row, length_table
+from smolsum.tasks.text_metrics import CLOSE, count_sentences, count_words, length_row, length_table, sentences
 from smolsum.tasks.tldr.settings import TldrConfig, targets_of
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
@@ -53,13 +53,13 @@ def score_summary_length(groups: Sequence[RolloutGroup], config: Config) -> Valu
 def score_short_sentences(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """Return PxG rewards of short sentences: 0 where the mean sentence has, in `task.unit`, at most the width of the
     tolerance, 2 tolerance + 1, so that one can end within it whatever the sentences before; else what it has more,
-    in such widths, negative."""
+    in such widths, negative. A sentence that is said again makes the mean longer: it counts in the length alone."""
     task = cast(TldrConfig, config.task)
     count = counter(task)
     found: Values = []
     for group in groups:
         width = 2 * tolerance_of(target_of(group.prompt.metadata, task), task) + 1
-        means = [count(rollout) / max(1, count_sentences(rollout.text)) for rollout in group.rollouts]
+        means = [count(rollout) / max(1, len(set(sentences(rollout.text)))) for rollout in group.rollouts]
         found.append([0.0 - max(0.0, own - width) / width for own in means])
     return found
 
