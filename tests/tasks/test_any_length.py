@@ -130,14 +130,15 @@ def test_reward_compares_with_what_the_prompt_asks_for() -> None:
     ("text", "tokens", "expected"),
     [
         ("One here. Two there. Three.", 33, 0.0),  # 11 each, as many as lengths from 59 to 69
-        ("One here. Two there.", 33, -0.5),
-        ("One here. One here. Three.", 33, -0.5),
-        ("one and on and on", 22, -1.0),
-        ("", 0, 0.0),
+        ("One here. Two there.", 44, -0.5),
+        ("One here. One here. Two there.", 44, -0.5),
+        ("one and on and on", 22, -0.5),
+        ("One here. Two there. Three.", 12, 0.0),
+        ("", 0, -1.0),
     ],
 )
 def test_sentences_are_short_that_fit_into_the_tolerance(text: str, tokens: int, expected: float) -> None:
-    """The mean of a text counts, in the width of the tolerance, here 5 around 64; nothing is won below."""
+    """Sentences fill the width of the tolerance, here 5 around 64; nothing is won where they are shorter."""
     [[found]] = score_short_sentences([asking(64, tokens, text)], config())
     assert (found, str(found)[0]) == (expected, str(expected)[0])
 
@@ -145,7 +146,7 @@ def test_sentences_are_short_that_fit_into_the_tolerance(text: str, tokens: int,
 def test_short_sentences_are_counted_in_the_unit_and_by_each_prompts_tolerance() -> None:
     """Ten words a sentence, for tolerances of 1 and 5."""
     groups = [asking(target, 7, " ".join(["word"] * 10) + ".") for target in (16, 64)]
-    assert score_short_sentences(groups, config("task.unit=words")) == [[pytest.approx(-7 / 3)], [0.0]]
+    assert score_short_sentences(groups, config("task.unit=words")) == [[pytest.approx(3 / 10 - 1)], [0.0]]
 
 
 def test_summary_has_the_unseen_targets_apart() -> None:

@@ -49,18 +49,19 @@ def score_summary_length(groups: Sequence[RolloutGroup], config: Config) -> Valu
     return score_length(groups, config, lambda rollout: len(encode(rollout.text)))
 
 
-@described("(-∞, 0]", "length of the mean sentence beyond the width of the tolerance, in such widths, negative")
+@described("[-1, 0]", "share of the length that sentences as short as the tolerance is wide would leave over")
 def score_short_sentences(groups: Sequence[RolloutGroup], config: Config) -> Values:
-    """Return PxG rewards of short sentences: 0 where the mean sentence has, in `task.unit`, at most the width of the
-    tolerance, 2 tolerance + 1, so that one can end within it whatever the sentences before; else what it has more,
-    in such widths, negative. A sentence that is said again makes the mean longer: it counts in the length alone."""
+    """Return PxG rewards of short sentences, so that one can end within the tolerance whatever the sentences before: 0
+    where the mean sentence has, in `task.unit`, at most the width of the tolerance, w = 2 tolerance + 1; else, of n
+    sentences in a length l, n w / l - 1. A sentence that is said again counts in the length alone."""
     task = cast(TldrConfig, config.task)
     count = counter(task)
     found: Values = []
     for group in groups:
         width = 2 * tolerance_of(target_of(group.prompt.metadata, task), task) + 1
-        means = [count(rollout) / max(1, len(set(sentences(rollout.text)))) for rollout in group.rollouts]
-        found.append([0.0 - max(0.0, own - width) / width for own in means])
+        filled = [width * len(set(sentences(rollout.text))) for rollout in group.rollouts]
+        lengths = [max(1, count(rollout)) for rollout in group.rollouts]
+        found.append([min(0.0, own / length - 1) for own, length in zip(filled, lengths, strict=True)])
     return found
 
 
