@@ -341,7 +341,7 @@ class TrainConfig:
     """Prompts generated at once in validation and evaluation."""
     start_prompts: fields.StartPrompts = "auto"
     """Prompts of the test split that the model is evaluated on before its first step, always the same; the others
-    follow once it is trained. `auto`: all for a model below 20 million parameters, 32 for others."""
+    follow once it is trained. `auto`: all for a model below 20 million parameters, 16 for others."""
     fresh_evaluations: bool = False
     """Whether evaluations make every completion themselves, also where another evaluation in the folder of runs has
     those of the same model, prompts and settings."""
