@@ -218,11 +218,11 @@ def test_strategies(strategy: str | None, reward: str | None, rewards: dict[str,
 @pytest.mark.parametrize(
     ("reward", "rewards"),
     [
-        ("meteor", {"meteor": 0.5}),
-        ("bleu-rouge", {"bleu": 0.5, "rouge": 0.5}),
+        ("meteor", {"meteor": 1.0}),
+        ("bleu-rouge", {"bleu": 1.0, "rouge": 1.0}),
         ("length", {}),
         # the strategy has a weight of its own for it
-        ("length-meteor", {"meteor": 0.5}),
+        ("length-meteor", {"meteor": 1.0}),
     ],
 )
 def test_each_quality_signal_has_the_weight_of_quality(reward: str, rewards: dict[str, float]) -> None:
