@@ -218,17 +218,17 @@ def test_strategies(strategy: str | None, reward: str | None, rewards: dict[str,
 @pytest.mark.parametrize(
     ("reward", "rewards"),
     [
-        ("meteor", {"meteor": 1.0}),
-        ("bleu-rouge", {"bleu": 1.0, "rouge": 1.0}),
+        ("meteor", {"meteor": 2.0}),
+        ("bleu-rouge", {"bleu": 2.0, "rouge": 2.0}),
         ("length", {}),
         # the strategy has a weight of its own for it
-        ("length-meteor", {"meteor": 1.0}),
+        ("length-meteor", {"meteor": 2.0}),
     ],
 )
 def test_each_quality_signal_has_the_weight_of_quality(reward: str, rewards: dict[str, float]) -> None:
     """In a strategy that gives weights."""
     stages = resolved(strategy="short-sentences", reward=reward).config.stages
-    assert stages["length"].rewards == {"length": 4.0, "short_sentences": 1.0, **rewards}
+    assert stages["length"].rewards == {"length": 2.0, "short_sentences": 1.0, **rewards}
 
 
 def test_a_signal_may_have_the_name_of_quality() -> None:
