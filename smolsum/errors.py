@@ -3,6 +3,7 @@
 SmolsumError            1    the work failed; partial results are kept
 ├── PluginError         1    code of the user failed; the run resumes with the same code only
 ├── UsageError          2    a flag, a configuration value or an input file is wrong
+│   └── UnusedSetting   2    a configuration value means nothing next to the others
 ├── UnreachableError    3    a worker, judge or hub does not answer
 ├── MachineError        4    this machine cannot do it
 └── InterruptedRun    130    stopped by the user; a checkpoint is saved
@@ -31,6 +32,14 @@ class UsageError(SmolsumError):
     """The request itself is wrong: nothing was started, nothing was lost."""
 
     exit_code = 2
+
+
+class UnusedSetting(UsageError):
+    """A setting that nothing reads together with the others; `key` is its dotted name."""
+
+    def __init__(self, message: str, *, key: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
 
 
 class UnreachableError(SmolsumError):

@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from smolsum.config.constraints import parse_constraints
+from smolsum.config.constraints import LENGTH, parse_constraints
 from smolsum.config.fields import names_in
 from smolsum.config.presets import ConfigurableTask
-from smolsum.config.sections import Config, GrpoConfig, JudgeConfig
-from smolsum.errors import UsageError, nearest
+from smolsum.config.sections import Config, DifficultyConfig, GrpoConfig, JudgeConfig
+from smolsum.errors import UnusedSetting, UsageError, nearest
 from smolsum.types import Criterion
 
 JUDGING = ("judge", "preference")
@@ -24,6 +24,8 @@ class Problem(NamedTuple):
     key: str
     words: str
     hint: str
+    unused: bool = False
+    """whether a run of another strategy or reward may have a use for the setting, as a grid has several"""
 
 
 def check_together(config: Config, sources: Mapping[str, str], task: ConfigurableTask) -> None:
@@ -31,9 +33,10 @@ def check_together(config: Config, sources: Mapping[str, str], task: Configurabl
     for name, stage in config.stages.items():
         parse_constraints(stage.constraints, sources[f"stages.{name}.constraints"])
     stages = (_of_stage(config, name, sources) for name in config.stages)
-    sections = (_of_objective(config), _of_data_and_workers(config), _of_difficulty(config, task))
-    for key, words, hint in chain(*stages, *sections, _of_judge(config, sources, task)):
-        raise UsageError(f"{sources[key]}: {key} {words}", hint=hint)
+    sections = (_of_objective(config, task), _of_data_and_workers(config, task), _of_difficulty(config, task))
+    for key, words, hint, unused in chain(*stages, *sections, _of_judge(config, sources, task)):
+        sentence = f"{sources[key]}: {key} {words}"
+        raise UnusedSetting(sentence, key=key, hint=hint) if unused else UsageError(sentence, hint=hint)
 
 
 def _of_stage(config: Config, name: str, sources: Mapping[str, str]) -> Iterator[Problem]:
@@ -80,13 +83,17 @@ def _of_stage(config: Config, name: str, sources: Mapping[str, str]) -> Iterator
         )
 
 
-def _of_objective(config: Config) -> Iterator[Problem]:
+def _of_objective(config: Config, task: ConfigurableTask) -> Iterator[Problem]:
     grpo, stages = config.grpo, config.stages.values()
     if not any(stage.constraints for stage in stages):
         for name in ("constraint_method", "constraint_weight", "constraint_rate", "constraint_limit"):
             if getattr(grpo, name) not in (getattr(GrpoConfig, name), EARLIER.get(name)):
                 hint = f'--constraint "length in 59..69: 0.99", or leave grpo.{name} out'
-                yield Problem(f"grpo.{name}", "is set, but no stage has a constraint", hint)
+                yield Problem(f"grpo.{name}", "is set, but no stage has a constraint", hint, unused=True)
+    if grpo.constraint_method in ("lagrange", "pid") and grpo.constraint_weight > grpo.constraint_limit:
+        what = f"= {grpo.constraint_weight:g} is above grpo.constraint_limit = {grpo.constraint_limit:g}"
+        hint = f"--set grpo.constraint_weight={grpo.constraint_limit:g}, or a higher limit"
+        yield Problem("grpo.constraint_weight", f"{what}, which multipliers cannot pass", hint)
     kept, rollouts = grpo.update_rollouts, config.sampling.rollouts
     if kept == 1 or kept > rollouts:
         what = f"= {kept}: a group has {rollouts} rollouts, and an update compares two of them at least"
@@ -95,6 +102,11 @@ def _of_objective(config: Config) -> Iterator[Problem]:
     if at_ends:
         key = "grpo.length_credit" if grpo.length_credit == "ends" else f"stages.{at_ends[0]}.length_credit"
         other = f"--set {key}=all"
+        learnt = [config.stages[name] for name in at_ends]
+        rewarded = any({*task.rewards.end_signals} & {*stage.trained_rewards} for stage in learnt)
+        if not rewarded and not any(c.measured == LENGTH for s in learnt for c in parse_constraints(s.constraints)):
+            what = "= 'ends' is for rewards and constraints that the place of the end decides, and no stage has one"
+            yield Problem(key, what, other, unused=True)
         if grpo.loss in ("gspo", "study"):
             what = f"= 'ends' needs a ratio for each token, and the loss {grpo.loss!r} has one for a whole completion"
             yield Problem(key, what, f"{other}, or --set grpo.loss=grpo")
@@ -144,8 +156,11 @@ def _of_objective(config: Config) -> Iterator[Problem]:
         yield Problem(key, what, f"--strategy included, or --set {key}=none")
 
 
-def _of_data_and_workers(config: Config) -> Iterator[Problem]:
-    data, workers = config.data, config.workers
+def _of_data_and_workers(config: Config, task: ConfigurableTask) -> Iterator[Problem]:
+    data, workers, guard = config.data, config.workers, config.train.guard
+    if guard in ("stop", "rollback") and task.evaluation.quick_measurer is None:
+        what = f"= {guard!r}: task {config.task.name} measures no rollouts in training, so that the guard sees nothing"
+        yield Problem("train.guard", what, "--guard off")
     if data.prompt_column == data.completion_column:
         what = f"= {data.completion_column!r} is the column of the posts too: references cannot come from it"
         yield Problem("data.completion_column", what, "--set data.completion_column=NAME")
@@ -183,15 +198,19 @@ def _of_difficulty(config: Config, task: ConfigurableTask) -> Iterator[Problem]:
                 what = f"mixes prompts, and task {task.name} has no categories to mix"
                 hint = "--set difficulty.by=length mixes easy, medium and hard ones"
                 yield Problem(f"stages.{name}.mix.{next(iter(mix))}", what, hint)
-        for key, unused in {"column": "", "scores": "", "harder": "auto"}.items():
+        for key, unused in {"column": "", "scores": "", "harder": "auto", "samples": DifficultyConfig.samples}.items():
             if getattr(difficulty, key) != unused:
-                hint = f"--set difficulty.by={'scores' if key == 'scores' else 'column'}"
+                needed = {"scores": "scores", "samples": "reward"}.get(key, "column")
+                hint = f"--set difficulty.by={needed}"
                 yield Problem(f"difficulty.{key}", "has no use without difficulty.by", hint)
         return
     if not mixed:
         what = f"= {by} is for stages that mix prompts, and no stage has a mix"
         yield Problem("difficulty.by", what, f"--set 'stages.{first}.mix={{{bands[0]}=0.5, {bands[-1]}=0.5}}'")
     needs = {"column": ("column",), "scores": ("scores", "column")}.get(by, ())
+    if by != "reward" and difficulty.samples != DifficultyConfig.samples:
+        what = f"is not read by difficulty.by = {by}, which measures no completions"
+        yield Problem("difficulty.samples", what, "--set difficulty.by=reward, or leave difficulty.samples out")
     for key in ("column", "scores"):
         given = getattr(difficulty, key)
         if key in needs and not given:
@@ -217,7 +236,7 @@ def _of_judge(config: Config, sources: Mapping[str, str], task: ConfigurableTask
             if getattr(judge, key):
                 hint = f"--set stages.{next(iter(config.stages))}.rewards.judge=1.0"
                 what = "is set, but no stage uses judge or preference"
-                yield Problem(f"judge.{key}", what, f"{hint}; an evaluation's judge is --judge MODEL")
+                yield Problem(f"judge.{key}", what, f"{hint}; an evaluation's judge is --judge MODEL", unused=True)
         return
     stage, signal = asked[0]
     if not judge.model.strip():

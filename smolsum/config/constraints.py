@@ -10,8 +10,10 @@ NAME >= start           the mean is at least what it was in the stage's first st
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 
 from smolsum.errors import UsageError
 
@@ -97,9 +99,18 @@ def parse_constraints(text: str, source: str = "") -> tuple[Constraint, ...]:
         found = [part for one in text.split(";") if one.strip() for part in _parse(one.strip())]
         if len({one.text for one in found}) < len(found):
             raise UsageError(f"constraint {text!r} names the same range twice", hint="leave one out")
+        _check_means(found)
     except UsageError as error:
         raise UsageError(f"{source}: {error.message}", hint=error.hint) if source else error from None
     return tuple(found)
+
+
+def _check_means(constraints: Sequence[Constraint]) -> None:
+    """Raise UsageError where a mean would have to be in two ranges that have nothing in common."""
+    means = [one for one in constraints if one.level is None and not one.of_start]
+    for lower, upper in product(means, means):
+        if lower.measured == upper.measured and lower.low > upper.high:
+            raise UsageError(f"constraints {lower.text!r} and {upper.text!r} exclude each other", hint="leave one out")
 
 
 def _parse(text: str) -> list[Constraint]:
@@ -116,6 +127,8 @@ def _parse(text: str) -> list[Constraint]:
             raise UsageError(f"constraint {text!r}: `within` needs a share of the rollouts", hint=f"{head}: 0.95")
         by_tolerance = part["near"] == "tolerance"
         near = 1.0 if by_tolerance else float(part["near"])
+        if near < 0:
+            raise UsageError(f"constraint {text!r}: no distance is below 0", hint=f"{name} within {-near:g}: {level}")
         return [Constraint(head, name, high=near, level=level, from_target=True, by_tolerance=by_tolerance)]
     if part["sign"]:
         number, of_start = part["end"].removesuffix("start").strip() or "1", part["end"].endswith("start")

@@ -11,7 +11,7 @@ from smolsum.config.sections import Config
 from smolsum.config.targets import target_of, tolerance_of
 from smolsum.errors import UsageError, nearest
 from smolsum.grpo.constraints import Bounded
-from smolsum.rewards.signal import Signal, Values
+from smolsum.rewards.signal import Signal, Values, facts_of
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Measure, MetricRow
 from smolsum.types import Prompt, Rollout, RolloutGroup
@@ -64,8 +64,9 @@ def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Pro
         if one.measured not in {LENGTH, *signals, *columns}:
             raise UsageError(
                 f"constraint {one.text!r}: task {config.task.name} neither scores nor measures {one.measured!r}",
-                hint=nearest(one.measured, [LENGTH, *signals, *columns]),
+                hint=nearest(one.measured, dict.fromkeys([LENGTH, *signals, *columns])),
             )
+        _check_reach(one, config, signals)
         if config.grpo.constraint_method == "gate" and one.level is None and math.isinf(one.low):
             raise UsageError(
                 f"constraint {one.text!r}: a gate multiplies the reward by it, and the "
@@ -78,6 +79,25 @@ def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Pro
                 f"constraint {one.text!r}: {one.measured} has no target in task {config.task.name}",
                 hint=f"name a range: {one.measured} in A..B: 0.95",
             )
+
+
+def _check_reach(constraint: Constraint, config: Config, signals: Mapping[str, Signal]) -> None:
+    """Raise UsageError for a range that no value is in."""
+    if constraint.from_target or constraint.of_start:
+        return
+    name, hint = constraint.measured, "a range that a completion can be in"
+    if name == LENGTH:
+        limit = config.sampling.max_new_tokens  # a unit of length has a token at least
+        low, high, why = 1.0, float(limit), f"sampling.max_new_tokens = {limit} cuts every completion before"
+        hint = f"--set sampling.max_new_tokens={2 * constraint.low:.0f}, or a smaller length"
+    else:
+        low, high = facts_of(signals.get(name)).ends
+        why = f"{name} is from {low:g} to {high:g}"
+    if constraint.low > high:
+        raise UsageError(f"constraint {constraint.text!r} can never hold: {why}", hint=hint)
+    if constraint.high < low:
+        why = "every completion that says something is longer" if name == LENGTH else why
+        raise UsageError(f"constraint {constraint.text!r} can never hold: {why}", hint="a range that values can be in")
 
 
 def _numbers(row: Mapping[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ values of `--set KEY=A,B` and the seeds of `--seeds N`, and how far each of them
 A run is identified by its settings, not by its name: a run that was trained by hand, or by an earlier grid, counts.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +18,7 @@ from smolsum.config.run_labels import FINETUNED, LENGTH_ONLY, label_of, reward_o
 from smolsum.config.sections import Config
 from smolsum.config.stages import needs_data, planned_steps
 from smolsum.config.strategies import missing_stage_hint
-from smolsum.errors import SmolsumError, UsageError, nearest
+from smolsum.errors import SmolsumError, UnusedSetting, UsageError, nearest
 from smolsum.files import digest
 from smolsum.grpo.difficulty import planned_kinds
 from smolsum.runs.paths import RunPaths, free_name, list_runs, safe_name
@@ -151,7 +152,7 @@ def _suffix(text: str) -> str:
 def plan(selection: Selection, sweep: Iterable[Variant], **layers: Any) -> list[Planned]:
     """Return every run of the selection in every variant, a model's length-only parent before the runs that begin with
     it, each with its run in the runs directory, which all share, or with a name. `layers` are the other arguments of
-    `resolve`, and errors are its; a `--set` for a stage applies to the runs that have that stage."""
+    `resolve`, and errors are its; a `--set` applies to the runs that have the stage it names, or a use for it."""
     configs = [(config, suffix) for sets, suffix in sweep for config in _configs(selection, sets, **layers)]
     code = digests(name for config, _ in configs for name in _signals(config))
     distinct: dict[str, tuple[Config, str]] = {}
@@ -188,8 +189,17 @@ def _configs(selection: Selection, sets: Sequence[str], **layers: Any) -> list[C
     """Return the settings of every run of the selection in one variant."""
     common = [text for text in sets if _stage(text) is None]
 
+    unused: dict[str, dict[tuple[str | None, ...], UnusedSetting]] = defaultdict(dict)
+
     def resolved(model: str | None, strategy: str | None, reward: str | None, sets: Sequence[str]) -> Config:
-        return resolve(TASKS, model=model, strategy=strategy, reward=reward, sets=sets, **layers).config
+        try:
+            return resolve(TASKS, model=model, strategy=strategy, reward=reward, sets=sets, **layers).config
+        except UnusedSetting as error:
+            kept = [text for text in sets if text.partition("=")[0].strip() != error.key]
+            if len(kept) == len(sets):
+                raise
+            unused[error.key][model, strategy, reward] = error
+            return resolved(model, strategy, reward, kept)
 
     found: dict[tuple[str | None, str | None, str | None], Config] = {}
     for model in selection.models:
@@ -208,6 +218,9 @@ def _configs(selection: Selection, sets: Sequence[str], **layers: Any) -> list[C
             task = TASKS[next(iter(found.values())).task.name]
             hint = missing_stage_hint(stage, names, selection.rewards, task)
             raise UsageError(f"--set {text}: no run here has a stage {stage!r}", hint=hint)
+    for errors in unused.values():
+        if errors.keys() >= found.keys():
+            raise next(iter(errors.values()))
     return [
         resolved(*one, [text for text in sets if _stage(text) in (None, *config.stages)])
         for one, config in found.items()

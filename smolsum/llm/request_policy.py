@@ -59,7 +59,8 @@ class RequestBudget:
         if self.is_spent:
             raise UnreachableError(
                 f"the {self.limit} requests that {self.setting} allows are used up; answers are kept",
-                hint=f"rerun to continue with a fresh budget; {self.setting} = 0 sets no limit",
+                hint=f"`smolsum train --resume` has a fresh budget, and so has an evaluation that is repeated; "
+                f"{self.setting} = 0 sets no limit",
             )
         return dict(islice(questions.items(), self.limit - self.spent)) if self.limit else questions
 

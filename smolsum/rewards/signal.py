@@ -2,6 +2,7 @@
 words: `log_extra`, `log_metric` and `trainer_state`."""
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 from smolsum.config.sections import Config
 from smolsum.types import RolloutGroup
 
+_END = re.compile(r"-?(?:\d+\.?\d*|∞)")
 Values: TypeAlias = list[list[float | None]]
 """PxG: a list of G for each of the P groups, None for what could not be computed"""
 
@@ -46,6 +48,12 @@ class Facts:
     """whether nothing but the place where a text ends decides it (`grpo.length_credit`)"""
     by_reference: bool = False
     """whether it compares with references, so that it is missing for a prompt without any"""
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The least and the largest value that `range` names; without any an infinite range."""
+        found = [float(text.replace("∞", "inf")) for text in _END.findall(self.range)]
+        return (min(found), max(found)) if self.range[:1] in "[({" and len(found) > 1 else (-math.inf, math.inf)
 
 
 def facts_of(signal: Any) -> Facts:

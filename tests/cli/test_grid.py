@@ -158,6 +158,21 @@ def test_length_alone_is_planned_once(rewards: list[str], call: Call, data: Path
     assert planned(out) == ["tiny-length", "tiny-constrained-rouge"]
 
 
+def test_a_setting_reaches_the_runs_that_have_a_use_for_it(
+    call: Call, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run with constraints and one without, or with a judge and without, are one grid; what no run uses is
+    refused."""
+    both = ["train", "--strategy=included", "--strategy=constrained", "--dry-run", f"--set=data.path={data}"]
+    out, _ = done(call(*both, "--set=grpo.constraint_rate=0.1,0.2"))
+    assert len([name for name in planned(out) if "-constrained-" in name]) == 2
+    assert len([name for name in planned(out) if "-included-" in name]) == 1
+    assert_refused(call(*both, "--set=judge.model=rules"), "judge.model", "no stage uses judge")
+    judged = [*both, "--reward=meteor", "--reward=judge", "--set=judge.model=rules"]
+    monkeypatch.setenv("SMOLSUM_JUDGE_URL", "http://127.0.0.1:9/v1")
+    assert len(planned(done(call(*judged))[0])) == 5
+
+
 @pytest.fixture(scope="module")
 def posts(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same data without references."""

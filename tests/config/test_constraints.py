@@ -52,6 +52,8 @@ def test_several_are_separated_and_a_mean_in_a_range_is_two() -> None:
         ("meteor in start..1", "not of a known form"),
         ("meteor >= 0.9start", "not of a known form"),
         ("length in 59..69: 0.99; length in 59..69: 0.5", "the same range twice"),
+        ("length within -3: 0.9", "no distance is below 0"),
+        ("meteor >= 0.9; meteor <= 0.1", "exclude each other"),
     ],
 )
 def test_what_is_wrong_is_quoted_with_its_source(text: str, named: str) -> None:

@@ -545,6 +545,29 @@ def test_texts_are_imitated_under_the_lengths_that_prompts_ask_for() -> None:
     assert resolved(sets=sets).config.stages["constrained"].hindsight_of == "texts"
 
 
+@pytest.mark.parametrize(
+    ("task", "sets", "named"),
+    [
+        ("tldr", ["grpo.constraint_weight=9"], ["constraint_weight = 9", "constraint_limit = 5"]),
+        ("tldr", ["difficulty.samples=9"], ["difficulty.samples", "--set difficulty.by=reward"]),
+        (
+            "tldr",
+            ["difficulty.samples=9", "difficulty.by=length", "stages.constrained.mix={easy=0.5, hard=0.5}"],
+            ["difficulty.samples", "difficulty.by = length", "--set difficulty.by=reward"],
+        ),
+        ("doc-qa", ["train.guard=stop"], ["train.guard = 'stop'", "doc-qa", "--guard off"]),
+    ],
+)
+def test_what_nothing_would_read_is_refused(task: str, sets: list[str], named: list[str]) -> None:
+    """A multiplier cannot begin above its limit either."""
+    with refuses("--set: ", *named):
+        resolved(sets=[f"task.name={task}", *sets])
+    with refuses("grpo.length_credit = 'ends'", "--set grpo.length_credit=all"):
+        resolved(sets=["task.name=strict-json", "grpo.length_credit=ends"])
+    assert resolved(sets=["grpo.constraint_weight=9", "grpo.constraint_method=sum"]).config.grpo.constraint_weight == 9
+    assert resolved(sets=["train.guard=stop"]).config.train.guard == "stop"
+
+
 @pytest.mark.parametrize("kept", [1, 9])
 def test_an_update_keeps_some_of_the_rollouts(kept: int) -> None:
     """A single one has nothing to be compared with, and there are no more than are sampled."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.serving import process
-from support.training import arguments, assert_goes_on, trained
+from support.training import arguments, assert_goes_on, trained, weights
 
 import smolsum
 from smolsum.cli.main import main
@@ -62,14 +62,15 @@ def test_metrics_say_what_hindsight_did(finished: Path) -> None:
 
 
 def test_hindsight_changes_the_weights(data: Path, finished: Path, tmp_path: Path) -> None:
-    """The first step samples the same prompts, and the second has learnt something else."""
-    steps = {"stages__length__steps": 1, "stages__quality__steps": 1}
+    """The first step samples the same completions, and something else has been learnt after four."""
+    steps = {"stages__quality__steps": 1}
     without = SETTINGS | {f"stages__{stage}__hindsight": 0.0 for stage in ("length", "quality")} | steps
     del without["stages__quality__hindsight_of"]
     run = trained(data, tmp_path, "without", **without)
     first, with_hindsight = (read_jsonl(one / "completions" / "step-000001.jsonl") for one in (run, finished))
     assert [row["token_ids"] for row in first] == [row["token_ids"] for row in with_hindsight]
     assert not any(key.startswith("hindsight") for key in read_jsonl(run / "metrics.jsonl")[0])
+    assert weights(run, 4) != weights(finished, 4)
 
 
 def test_texts_of_the_lengths_that_the_model_writes_are_learnt(data: Path, tmp_path: Path) -> None:

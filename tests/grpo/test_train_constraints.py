@@ -84,6 +84,14 @@ def test_constraints_change_what_is_learnt(finished: Path, data: Path, tmp_path:
     )
 
 
+def test_multipliers_that_moved_change_what_is_learnt(finished: Path, data: Path, tmp_path: Path) -> None:
+    """The same run with faster ones begins alike, and its second step has learnt something else."""
+    assert main([*command(data, tmp_path, "fast"), "--set=grpo.constraint_rate=1", "--set=stages.quality.steps=1"]) == 0
+    first, at_rest = (read_jsonl(run / "completions" / "step-000001.jsonl") for run in (tmp_path / "fast", finished))
+    assert [row["token_ids"] for row in first] == [row["token_ids"] for row in at_rest]
+    assert weights(tmp_path / "fast", 2) != weights(finished, 2)
+
+
 def test_report_shows_what_the_constraints_cost(finished: Path, tmp_path: Path) -> None:
     """The area covered at the end and over the validations, the cost, and how each constraint stands."""
     assert main(["report", str(finished), "--format=json", f"--output={tmp_path}"]) == 0
@@ -121,6 +129,20 @@ def test_names_that_mean_nothing(
     """One error before anything is trained, in a dry run too, with what was probably meant."""
     assert_refused(call(*arguments(data, tmp_path, "wrong"), f"--constraint={constraint}", *dry), *named)
     assert not (tmp_path / "wrong").exists()
+
+
+@pytest.mark.parametrize(
+    ("constraint", "named"),
+    [
+        ("length in 200..300: 0.99", ["length in 200..300", "max_new_tokens = 46", "max_new_tokens=400"]),
+        ("length <= 0", ["length <= 0", "never hold"]),
+        ("meteor >= 5", ["meteor >= 5", "from 0 to 1"]),
+        ("overlong >= 0.5: 0.9", ["overlong >= 0.5", "from -1 to 0"]),
+    ],
+)
+def test_ranges_that_nothing_is_in(data: Path, tmp_path: Path, call: Call, constraint: str, named: list[str]) -> None:
+    """Its multiplier would stand at its limit for the whole run."""
+    assert_refused(call(*arguments(data, tmp_path, "wrong"), f"--constraint={constraint}", "--dry-run"), *named)
 
 
 def test_a_gate_cannot_have_what_should_be_low(data: Path, tmp_path: Path, call: Call) -> None:

@@ -5,16 +5,18 @@ from contextlib import contextmanager
 
 import pytest
 
-from smolsum.errors import SmolsumError, UsageError
+from smolsum.errors import SmolsumError, UnusedSetting, UsageError
 
 
 @contextmanager
 def refuses(*named: object, error: type[SmolsumError] = UsageError) -> Iterator[pytest.ExceptionInfo[SmolsumError]]:
-    """Expect an error of exactly this class that names each of these (a field, a file, a value) and has a remedy."""
+    """Expect an error of exactly this class that names each of these (a field, a file, a value) and has a remedy. A
+    setting that nothing uses is a usage error."""
     with pytest.raises(SmolsumError) as raised:
         yield raised
     refusal = raised.value
-    assert type(refusal) is error, f"{type(refusal).__name__}: {refusal}"
+    known = (UsageError, UnusedSetting) if error is UsageError else (error,)
+    assert type(refusal) in known, f"{type(refusal).__name__}: {refusal}"
     assert refusal.hint, f"no remedy: {refusal}"
     said = f"{refusal.message}\n{refusal.hint}"
     assert not (missing := [str(name) for name in named if str(name) not in said]), f"{missing} is not named in: {said}"
