@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 VIEW_FLAGS = ("--watch", "--ascii", "--readonly")
 RESUME_FLAGS = (
-    *VIEW_FLAGS, "--resume", "--plugin", "--runs-dir", "--worker", "--mirror", "--track",
+    *VIEW_FLAGS, "--resume", "--plugin", "--runs-dir", "--worker", "--mirror", "--track", "--max-cost",
     "--plain", "--quiet", "--debug",
 )  # fmt: skip
 """Flags that leave a resumed run the same run."""
@@ -121,6 +121,15 @@ def train(
             help=f"Show the run in this experiment tracker too ({', '.join(TRACKERS)}); repeatable; none: no tracker.",
         ),
     ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(
+            metavar="DOLLARS",
+            min=0.0,
+            help="Stop, saved, once the judge that rewards has cost this much in this command.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of everything random.")] = None,
     seeds: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Train once with each of N seeds, counting up from --seed.")
@@ -180,6 +189,7 @@ def train(
         "train.seed": seed,
         "run.name": name,
         "run.dir": runs_dir,
+        "judge.max_cost": None if resume else max_cost,
         **place,
     }
     layers: dict[str, Any] = {"presets": preset or [], "config_file": config, "flags": flags, "environ": os.environ}
@@ -232,7 +242,7 @@ def train(
     elif watch:
         _leave(invocation, _train_and_watch(invocation.arguments, _folder_of(resume, runs), (), **view))
     else:
-        _train(resolved.config, resume, place, quiet=output.quiet)
+        _train(resolved.config, resume, {**place, "judge.max_cost": max_cost}, quiet=output.quiet)
 
 
 def _warn_of_replaced_stages(config: Path, flag: str) -> None:
@@ -273,7 +283,7 @@ def _tracker_list(flag: list[str] | None) -> str | None:
     return ",".join(dict.fromkeys(flag)) if flag else None
 
 
-def _train(config: Config, resume: str | None, place: Mapping[str, str | None], *, quiet: bool) -> None:
+def _train(config: Config, resume: str | None, place: Mapping[str, Any], *, quiet: bool) -> None:
     """Train one run, or continue `resume` with its own settings except those of `place`, and print its directory."""
     from smolsum.grpo.progress import Progress
 

@@ -232,7 +232,7 @@ def _of_judge(config: Config, sources: Mapping[str, str], task: ConfigurableTask
     judge, signals = config.judge, task.rewards.signals
     asked = [(name, one) for name, stage in config.stages.items() for one in asking(signals, stage.used_signals)]
     if not asked:
-        for key in ("model", "rubric", "criteria"):
+        for key in ("model", "rubric", "criteria", "max_cost"):
             if getattr(judge, key):
                 hint = f"--set stages.{next(iter(config.stages))}.rewards.judge=1.0"
                 what = "is set, but no stage uses judge or preference"

@@ -392,6 +392,8 @@ class JudgeConfig:
     """Seconds to wait for a judge that does not answer at all; then the run stops, saved."""
     max_calls: fields.Count = 0
     """Requests that one attempt at a run may pay for; 0: any number."""
+    max_cost: fields.NonNegative = 0.0
+    """US dollars that one command may pay for its questions, by the prices of OpenAI's models; 0: any number."""
 
     @property
     def measures(self) -> dict[str, Any]:

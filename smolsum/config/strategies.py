@@ -117,7 +117,8 @@ def parse_reward(text: str, known: Iterable[str]) -> tuple[str, ...]:
         if signal not in known:
             study = text.replace("rouge-l", "rouge")  # the name in the study, where a hyphen joins nothing
             hint = f"--reward {study}" if study != text else nearest(signal, known)
-            raise UsageError(f"flag --reward: unknown signal {signal!r} in {text!r}", hint=hint)
+            where = f" in {text!r}" if len(signals) > 1 else ""
+            raise UsageError(f"flag --reward: unknown signal {signal!r}{where}", hint=hint)
     if len(set(signals)) < len(signals):
         hint = f"--reward {'-'.join(dict.fromkeys(signals))}, and --set for weights"
         raise UsageError(f"flag --reward: {text!r} names a signal twice", hint=hint)

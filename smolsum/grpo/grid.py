@@ -241,7 +241,7 @@ def _key(config: Config, code: Mapping[str, str]) -> str:
     """Return a fingerprint that is equal for runs that learn the same; `code` has the digests of plugins by signal."""
     own = {name: code[name] for name in _signals(config) if name in code}
     sections = {name: section for name, section in asdict(config).items() if name not in PLACE_SECTIONS}
-    return digest(sections | ({"plugins": own} if own else {}))
+    return digest(sections | {"judge": config.judge.measures} | ({"plugins": own} if own else {}))
 
 
 def _code(run: RunPaths) -> dict[str, str]:

@@ -172,7 +172,7 @@ class StageCheckpoints:
         return True
 
 
-def settings_of(run: str, runs_dir: str, flags: Mapping[str, str | None]) -> Config:
+def settings_of(run: str, runs_dir: str, flags: Mapping[str, Any]) -> Config:
     """Return the settings that a run began with, except the given `flags`. `run` is a path, or a name in `runs_dir`."""
     paths = open_run(run, Path(runs_dir))
     require_plugins(paths)

@@ -82,7 +82,7 @@ class BatchClient:
         wrong name or gets broken requests, and is asked again.
         """
         self.endpoint, self._requests, self._wait_s, self._store_refusals = endpoint, requests, wait_s, store_refusals
-        self._budget = budget or RequestBudget()
+        self.budget = budget or RequestBudget()
         self._name = f"{endpoint.role} {endpoint.model}"
         self._answers = AnswerCache(endpoint.role, endpoint.name, KeptAnswer, RETRY)
         self._failed_at: dict[str, float] = {}
@@ -102,13 +102,13 @@ class BatchClient:
         pause, answered, progress = FIRST_PAUSE_S, False, None
         while todo := {key: call for key, call in zip(keys, calls, strict=True) if self._is_open(key)}:
             was_down = self._down_since is not None
-            affordable = self._budget.affordable(todo)
+            affordable = self.budget.affordable(todo)
             progress = progress or BatchProgress(self._name, len(todo))
             found = self._ask_once(affordable, progress)
             error = found.error
             if error is None:
                 answered = found.answered or (answered and not was_down)
-                spent = self._budget.is_spent
+                spent = self.budget.is_spent
                 if found.unanswered and not spent and (self._store_refusals or not answered):
                     error = self._no_answers(found.unanswered)
                 if error is None or self._store_refusals:
@@ -180,9 +180,9 @@ class BatchClient:
                 self._reached = True
 
             async def ask(key: str) -> Answer:
-                if self._budget.is_spent:
+                if self.budget.is_spent:
                     raise NoAnswer("no request is left")  # for another attempt
-                self._budget.spent += 1
+                self.budget.spent += 1
                 try:
                     return await client.ask(todo[key])
                 except NoAnswer as error:
@@ -191,6 +191,7 @@ class BatchClient:
                     raise
 
             def record(key: str, outcome: RequestOutcome) -> None:
+                self.budget.pay(outcome.input_tokens, outcome.output_tokens)
                 if isinstance(outcome.failure, NoAnswer) and not isinstance(outcome.failure, BadAnswer):
                     found.unanswered[key] = str(outcome.failure)
                     return

@@ -43,19 +43,33 @@ class RequestPolicy:
 
 @dataclass
 class RequestBudget:
-    """A limit on requests (0: none) for all clients that share it; `setting` is the configuration key of the limit."""
+    """A limit on requests (0: none) for all clients that share it; `setting` is the configuration key of the limit.
+    `dollars` is a limit on what they cost (0: none), at the `price` of a token of input and of output."""
 
     limit: int = 0
     setting: str = ""
     spent: int = 0
+    dollars: float = 0.0
+    price: tuple[float, float] = (0.0, 0.0)
+    paid: float = 0.0
+
+    def pay(self, input_tokens: int, output_tokens: int) -> None:
+        """Count what a question cost."""
+        self.paid += self.price[0] * input_tokens + self.price[1] * output_tokens
 
     @property
     def is_spent(self) -> bool:
-        """Whether the limit is reached."""
-        return 0 < self.limit <= self.spent
+        """Whether a limit is reached."""
+        return 0 < self.limit <= self.spent or 0 < self.dollars <= self.paid
 
     def affordable(self, questions: dict[K, V]) -> dict[K, V]:
         """Return the first questions, as many as are left. Raises UnreachableError when the budget is spent."""
+        if 0 < self.dollars <= self.paid:
+            raise UnreachableError(
+                f"the judge has cost ${self.paid:.4g} in this command, and --max-cost is {self.dollars:g}; answers are "
+                "kept",
+                hint="`smolsum train --resume RUN --max-cost DOLLARS` continues with as many dollars again",
+            )
         if self.is_spent:
             raise UnreachableError(
                 f"the {self.limit} requests that {self.setting} allows are used up; answers are kept",

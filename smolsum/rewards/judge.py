@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from smolsum.config.checks import judged_by
 from smolsum.config.sections import Config, JudgeConfig
+from smolsum.errors import UsageError
 from smolsum.rewards.signal import Facts, Values
 from smolsum.types import Criterion, Prompt, RolloutGroup, Seen
 
@@ -71,7 +72,7 @@ class JudgeSignal:
 
     def __call__(self, groups: Sequence[RolloutGroup], config: Config) -> Values:
         """Ask about all completions at once. Raises UnreachableError after an outage of `judge.wait_s`, or once
-        `judge.max_calls` are used up, and UsageError for a wrong key or model."""
+        `judge.max_calls` or `judge.max_cost` are used up, and UsageError for a wrong key or model."""
         chosen = judged_by(config.judge, self.criteria(config))
         client = client_of(config.judge)
         return _preferences(groups, chosen, client) if self.kind == "preference" else _scores(groups, chosen, client)
@@ -82,11 +83,21 @@ def judge_signals(criteria: Callable[[Config], Sequence[Criterion]]) -> dict[str
     return {"judge": JudgeSignal("judge", criteria), "preference": JudgeSignal("preference", criteria)}
 
 
-def check_endpoint(config: Config) -> None:
+def check_endpoint(config: Config, dollars: Callable[[str, int, int], float | None]) -> None:
     """Check that the judge can be asked, without a request, where a stage rewards one of the signals. Raises UsageError
-    without a key or URL."""
-    if config.judge.model:
-        client_of(config.judge)
+    without a key or URL, and for a limit of cost where `dollars` does not know what the model's tokens cost."""
+    judge = config.judge
+    if not judge.model:
+        return
+    budget = client_of(judge).budget
+    if judge.max_cost:
+        of_input, of_output = dollars(judge.model, 1, 0), dollars(judge.model, 0, 1)
+        if of_input is None or of_output is None:
+            raise UsageError(
+                f"judge.max_cost cannot hold: the price of {judge.model} is not known",
+                hint="leave it out (--max-cost); --set judge.max_calls=1000 limits the requests",
+            )
+        budget.dollars, budget.price = judge.max_cost, (of_input, of_output)
 
 
 @lru_cache(maxsize=4)

@@ -84,3 +84,26 @@ def test_a_judge_that_goes_away_and_comes_back(
         assert main(["train", "--resume", "mine", "--runs-dir", str(tmp_path / "cut")]) == 0
     assert learned(tmp_path / "cut" / "mine") == learned(tmp_path / "whole" / "mine")
     assert weights(tmp_path / "cut" / "mine", 4) == weights(tmp_path / "whole" / "mine", 4) != {}
+
+
+def test_a_run_stops_at_its_cost_and_goes_on_with_more(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An answer costs 900 tokens in and 50 out, at gpt-5-mini's $0.25 and $2 a million, so the fourth passes $0.001.
+    What was paid for is not asked again; a judge without a known price cannot have a limit."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    known = {"judge__model": "gpt-5-mini-2025-08-07", "judge__concurrency": 1, "train__validate_every": 0}
+    with serving(mischief=lambda prompt, before: answer(json.dumps(rule_judge.judge(prompt)))) as server:
+        monkeypatch.setenv("SMOLSUM_JUDGE_URL", server.url)
+        client_of.cache_clear()
+        assert main([*judged(data, tmp_path, "unknown", "judge", judge__model="judge-a"), "--max-cost=1"]) == 2
+        assert "the price of judge-a is not known" in capsys.readouterr().err
+        assert main([*judged(data, tmp_path, "mine", "judge", **known), "--max-cost=0.001"]) == 3
+        said = capsys.readouterr().err
+        assert "$0.0013 in this command, and --max-cost is 0.001" in said
+        assert "--max-cost DOLLARS" in said
+        assert len(server.asked) == 4
+        client_of.cache_clear()  # another command
+        assert main(["train", "--resume", "mine", "--runs-dir", str(tmp_path), "--max-cost=1"]) == 0
+        assert set(server.prompts().values()) == {1}
+    assert len(learned(tmp_path / "mine")) == 4

@@ -118,7 +118,7 @@ def _load_prompts(
     warnings = [*task.warnings(config), *(split.left_out for split in splits.values() if split.left_out)]
     warnings += filter(None, [check_references(splits, config.stages)])
     check_columns(task, splits, config)
-    check_endpoint(config)
+    check_endpoint(config, _dollars)
     if config.judge.model and not distributed.alone():
         raise UsageError(
             "with several processes each would ask the judge for itself, and be given other answers",
@@ -193,6 +193,12 @@ def open_rollouts(
     return RemoteSource(setup.policy, config, setup.prompts["train"], on_event=notify, stopping=stopping, show=show)
 
 
+def _dollars(model: str, input_tokens: int, output_tokens: int) -> float | None:
+    from smolsum.results.evaluate.geval import dollars  # loads DeepEval, which lists prices
+
+    return dollars(model, input_tokens, output_tokens)
+
+
 def forecast(config: Config, splits: Mapping[str, Split] | None = None) -> MemoryPlan | None:
     """Return the memory that a new run would take, with `splits` if they are loaded already. No weight is read.
 
@@ -204,7 +210,7 @@ def forecast(config: Config, splits: Mapping[str, Split] | None = None) -> Memor
     splits = splits or {name: task.prompts.load_preview(config, name) for name in SPLITS}
     check_references(splits, config.stages)
     check_columns(task, splits, config)
-    check_endpoint(config)
+    check_endpoint(config, _dollars)
     measure = task.evaluation.measurer(list(splits.values()), config)  # refuses a reader that cannot read these data
     prompts, _ = encode_prompts(policy, task, splits["train"], config)
     check_constraints(config, task.rewards.signals, prompts[0], measure)
