@@ -10,8 +10,8 @@ faithfulness   share of the summary's longer words, names and numbers that the p
 coverage       share of the post's names, numbers and most frequent longer words that the summary has
 conciseness    falls with the length beyond a quarter of the post, and with repeated trigrams
 clarity        falls with an end in mid-sentence, with repeated words, and with repeated trigrams
-Each is a whole number from 0 to 10, always the same for the same text. A comparison of several texts gets their mean
-scores, from 0 to 1.
+Criteria of other tasks, and a rubric, are answered by clarity. Each is a whole number from 0 to 10, always the same for
+the same text. A comparison of several texts gets their mean scores, from 0 to 1.
 """
 
 from __future__ import annotations
@@ -73,8 +73,14 @@ RULES: dict[str, Callable[[str, str], float]] = {
 
 def judge(prompt: str) -> dict[str, Any] | None:
     """Return the answer to a prompt of G-Eval, of the signal `judge` or of `preference`, by the criteria whose steps it
-    has; None for any other prompt."""
+    has; None for any other prompt. The signals may have other criteria, for which `clarity` stands."""
     names = [c.name for c in CRITERIA if c.steps[0] in prompt]
+    if not names and "Actual Output" in prompt and (wanted := re.search(r"Reply with JSON:\s*(\{.*\})", prompt)):
+        found = judge(f"{prompt}{CLARITY.steps[0]}")
+        asked = re.findall(r'"(\w+)": \d', wanted[1])
+        if found and isinstance(found["scores"], dict):
+            return {"scores": dict.fromkeys(asked, found["scores"][CLARITY.name])}
+        return found
     if not names:
         return None
     if shown := re.findall(r"<text number=(\d+)>\n(.*?)\n</text>", prompt, re.DOTALL):

@@ -58,9 +58,11 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("rules")
 @pytest.mark.parametrize("signal", ["judge", "preference"])
-def test_a_good_text_is_worth_more(signal: str) -> None:
-    """By the rules, of a summary and of noise; equal texts are worth the same, and an empty one can be judged."""
-    (found,) = scores(signal, [group(GOOD, BAD, GOOD, "")], settings(signal, model="rules"))
+@pytest.mark.parametrize("rubric", [{}, {"rubric": "Plain words?"}])
+def test_a_good_text_is_worth_more(signal: str, rubric: dict[str, str]) -> None:
+    """By the rules, of a summary and of noise; equal texts are worth the same, and an empty one can be judged. A
+    rubric, which no rule reads, is answered by clarity."""
+    (found,) = scores(signal, [group(GOOD, BAD, GOOD, "")], settings(signal, model="rules", **rubric))
     good, bad, again, empty = (-1.0 if value is None else value for value in found)
     assert 1 >= good == again > 0.7 > bad >= 0
     assert good > empty >= 0
