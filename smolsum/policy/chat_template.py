@@ -26,9 +26,10 @@ QUIET = f"{{#- smolsum: without thinking, as in the training #}}{{%- set enable_
 SWITCH = "enable_thinking"
 """the variable that templates with and without thinking read"""
 ADDED = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
-AS_MESSAGE = "[{'role': 'system', 'content': %s}] + messages"
-AS_PART = "[{'role': messages[0]['role'], 'content': %s + '\\n\\n' + messages[0]['content']}] + messages[1:]"
-"""for a template that refuses system messages, as prompts are encoded for it"""
+WITHOUT = "messages and messages[0]['role'] != 'system'"
+"""the condition in a template that a chat has no system message"""
+MARK = "smolsum-system"
+"""a system message to see whether a template shows it"""
 
 
 def shared_system(prompts: Sequence[Prompt]) -> str:
@@ -75,28 +76,43 @@ def with_system(template: str, system: str, *, accepts_system: bool) -> str:
     """Return a chat template that puts `system` before the messages of a chat without a system message or, where the
     template does not accept one, in front of the first message. Replaces what an earlier call added."""
     # Jinja reads the escapes of JSON; others than ASCII characters stay as they are
-    changed = (AS_MESSAGE if accepts_system else AS_PART) % json.dumps(system, ensure_ascii=False)
-    condition = "messages and messages[0]['role'] != 'system'"
-    return (
-        f"{BEGIN}{{%- if {condition} %}}{{%- set messages = {changed} %}}{{%- endif %}}{END}{plain_template(template)}"
-    )
+    text = json.dumps(system, ensure_ascii=False)
+    if accepts_system:
+        ways = {f"if {WITHOUT}": f"[{{'role': 'system', 'content': {text}}}] + messages"}
+    else:
+        own = _folded("messages[0]['content']", "messages[1:]")
+        ways = {f"if {WITHOUT}": _folded(text, "messages"), "elif messages|length > 1": own}
+    changed = "".join(f"{{%- {way} %}}{{%- set messages = {chat} %}}" for way, chat in ways.items()) + "{%- endif %}"
+    return f"{BEGIN}{changed}{END}{plain_template(template)}"
 
 
-def accepts_system(tokenizer: TokenizerWrapper) -> bool:
-    """Return whether the tokenizer's chat template renders a system message; some raise an error."""
-    chat = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+def _folded(system: str, chat: str) -> str:
+    """Return the Jinja expression for a chat whose first turn begins with the system message, as prompts are encoded
+    for a template without a system role."""
+    first = f"{{'role': {chat}[0]['role'], 'content': {system} + '\\n\\n' + {chat}[0]['content']}}"
+    return f"[{first}] + {chat}[1:]"
+
+
+def renders_system(tokenizer: TokenizerWrapper, *, plain: bool = False) -> bool:
+    """Return whether the tokenizer's chat template (`plain`: without what smolsum added) renders a system message: some
+    raise an error, and some leave it out."""
+    template = tokenizer.chat_template
+    if isinstance(template, Mapping):
+        template = template.get("default")
+    chat, asked = [{"role": "system", "content": MARK}, {"role": "user", "content": "b"}], {"tokenize": False}
+    if plain:
+        asked["chat_template"] = plain_template(template)
     try:
-        tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        return MARK in str(tokenizer.apply_chat_template(chat, add_generation_prompt=True, **asked))
     except Exception:  # templates raise anything
         return False
-    return True
 
 
 def write_template(tokenizer: TokenizerWrapper, system: str, folder: Path) -> None:
     """Make the tokenizer files in the folder render chats as in the training, wherever they hold the chat template:
     with `system` (if any) for a chat without a system message, and without thinking if `tokenizer` has that. A folder
     without a template gets `chat_template.jinja`; where there is nothing to change, nothing is written."""
-    quiet, accepted, held = is_quiet(tokenizer.chat_template), accepts_system(tokenizer), False
+    quiet, accepted, held = is_quiet(tokenizer.chat_template), renders_system(tokenizer, plain=True), False
 
     def changed(template: str) -> str:
         return _trained(template, system, quiet=quiet, accepts_system=accepted)
@@ -126,7 +142,7 @@ def trained_template(tokenizer: TokenizerWrapper, system: str) -> str:
     """Return the tokenizer's chat template, or the default one of several, as `write_template` writes it."""
     template = tokenizer.chat_template
     text = template.get("default", "") if isinstance(template, Mapping) else str(template)
-    return _trained(text, system, quiet=is_quiet(template), accepts_system=accepts_system(tokenizer))
+    return _trained(text, system, quiet=is_quiet(template), accepts_system=renders_system(tokenizer, plain=True))
 
 
 def _trained(template: str, system: str, *, quiet: bool, accepts_system: bool) -> str:

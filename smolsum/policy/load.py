@@ -26,7 +26,7 @@ from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
 from smolsum.files import digest
 from smolsum.policy import fast_math
-from smolsum.policy.chat_template import without_thinking
+from smolsum.policy.chat_template import renders_system, without_thinking
 from smolsum.policy.gguf.cache import cached_model, is_outline
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.lora import add_adapters, base_of, is_quantised, quantise
@@ -83,6 +83,11 @@ class Policy:
         """Tokens that end a completion."""
         return frozenset(self.tokenizer.eos_token_ids)
 
+    @cached_property
+    def renders_system(self) -> bool:
+        """Whether the chat template renders system messages."""
+        return renders_system(self.tokenizer)
+
     @property
     def dtype(self) -> Dtype:
         """Type of the weights that compute: float32, bfloat16 or float16."""
@@ -130,7 +135,7 @@ def load_policy(
             f"{path} cannot be loaded: {_wrong_size(config) or _first_line(error)}",
             hint="check the files or download the model again",
         ) from error
-    if tokenizer.chat_template is None:
+    if not tokenizer.chat_template:
         raise UsageError(
             f"the tokenizer in {path} has no chat template", hint="use an instruction-tuned model (…-Instruct)"
         )
@@ -390,10 +395,11 @@ def snapshot(model: nn.Module) -> Any:
 
 
 def encode_chat(policy: Policy, messages: list[dict[str, str]]) -> list[int]:
-    """Return token ids of the chat up to the start of the answer. Where a template has no system role, the system
-    message goes into the user's turn. Raises UsageError where the template refuses both."""
+    """Return token ids of the chat up to the start of the answer. Where a template has no system role, refuses it or
+    leaves it out, the system message goes into the user's turn. Raises UsageError where the template refuses both."""
     refusal: Exception | None = None
-    for turns in (messages, _without_system(messages)):
+    folds = any(m["role"] == "system" for m in messages) and not policy.renders_system
+    for turns in (_without_system(messages),) if folds else (messages, _without_system(messages)):
         try:
             return list(policy.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
         except Exception as error:  # templates raise anything

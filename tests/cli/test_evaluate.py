@@ -232,6 +232,16 @@ def test_seeds_repeat_completions(run: Path, call: Call) -> None:
     assert_refused(call("eval", "tiny", *_settings(run), "--name", "a"), "temperature 1, seed 1 then, greedy now")
 
 
+@pytest.mark.parametrize("command", [["eval"], ["baseline", "--model"]])
+def test_a_model_that_cannot_be_read_leaves_no_folder(command: list[str], tmp_path: Path, call: Call) -> None:
+    """A wrong request, said once, though a baseline has two prompts."""
+    (broken := tmp_path / "cut.gguf").write_bytes(b"GGUF\x03")
+    _, _, err = refused = call(*command, broken, "--runs-dir", tmp_path / "runs")
+    assert_refused(refused, "cut.gguf")
+    assert err.count("cut off") == 1, err
+    assert not list((tmp_path / "runs").glob("*"))
+
+
 def test_failed_judgements_are_missing_and_asked_again(run: Path, call: Call, server: JudgeServer) -> None:
     """Gaps are counted, listed and in no mean; the command again fills them."""
     first = scores(run / "eval" / "quality-test")[0]

@@ -28,7 +28,7 @@ POSTS = [
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The GGUF file, 4 bits a weight, as the documentation fetches it."""
     command = [sys.executable, str(FETCH), str(tmp_path_factory.mktemp("smollm2"))]
-    fetched = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    fetched = subprocess.run(command, capture_output=True, text=True, timeout=900)
     if fetched.returncode:
         assert "cannot be had" in fetched.stderr
         pytest.skip(fetched.stderr.strip())

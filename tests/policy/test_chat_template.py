@@ -36,6 +36,9 @@ REFUSING = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] | trim }}{% endfor %}"
 )
+LEAVING_OUT = (
+    "{% for m in messages %}{% if m['role'] != 'system' %}<{{ m['role'] }}>{{ m['content'] }}{% endif %}{% endfor %}"
+)
 TINY = "builtin:tiny"
 
 
@@ -68,6 +71,28 @@ def test_the_added_message_can_be_read_back(accepted: bool) -> None:
     if not accepted:  # the message is in the first turn, as prompts are encoded for such a template
         folded = {"role": "user", "content": f"{SYSTEM}\n\n{USER['content']}"}
         assert rendered(changed, TURNS) == rendered(REFUSING, [folded, *TURNS[1:]])
+
+
+@pytest.mark.parametrize("template", [REFUSING, LEAVING_OUT])
+def test_a_template_without_a_system_role_gets_the_message_once(template: str, tmp_path: Path) -> None:
+    """In the first turn, of the model and of its checkpoints, of which each makes the next; whether the chat brings
+    the message or leaves it to the checkpoint."""
+    (source := tmp_path / "source").mkdir()
+    save_trained(load_policy(TINY), source)
+    config = json.loads((source / "tokenizer_config.json").read_text())
+    (source / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": template}))
+    policy = load_policy(str(source))
+    chat = [{"role": "system", "content": SYSTEM}, USER]
+    expected = encode_chat(policy, chat)
+    assert policy.tokenizer.decode(expected).count("Say") == 1
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        folder.mkdir()
+        save_trained(replace(policy, system=SYSTEM), folder)
+        policy = load_policy(str(folder))
+        assert encode_chat(policy, chat) == encode_chat(policy, [USER]) == expected
+        own = policy.tokenizer.decode(encode_chat(policy, [{"role": "system", "content": "Mine."}, USER]))
+        assert "Mine." in own
+        assert "Say" not in own
 
 
 def test_only_a_message_of_all_prompts_is_the_default() -> None:

@@ -63,7 +63,7 @@ def tokenizer_files(file: GgufFile) -> tuple[Tokenizer, dict[str, Any], dict[str
             f"{file.path} has no tokenizer (tokenizer.ggml.model)",
             hint="convert the model to GGUF again, with its tokenizer",
         )
-    if "tokenizer.chat_template" not in file.metadata:
+    if not str(file.metadata.get("tokenizer.chat_template", "")).strip():
         raise UsageError(
             f"{file.path} has no chat template (tokenizer.chat_template)",
             hint="use an instruction-tuned model (…-Instruct)",

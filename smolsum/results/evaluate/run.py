@@ -4,6 +4,7 @@ use `evaluate`, which adds the judge."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -192,8 +193,11 @@ def evaluate(target: Target, *, split: str, judging: JudgeOptions | None, quiet:
     `retry` is the command that continues. Raises the errors of loading, and the judge's failure once its other scores
     are saved.
     """
-    busy = f"{target.folder} is being evaluated"
-    with locked(target.folder / LOCK, busy, retry, hint="wait until it ends"):
+    busy, is_new = f"{target.folder} is being evaluated", not target.folder.exists()
+    with (
+        locked(target.folder / LOCK, busy, retry, hint="wait until it ends"),
+        _removed_if_unused(target.folder, is_new),
+    ):
         job, completer = _prepare(target, split, retry)
         showing = _metered(len(job.prompts) * target.decoding.samples, quiet=quiet)
         note = (lambda text: None) if quiet else console.narrate
@@ -297,6 +301,17 @@ def _splits(config: Config, task: Task, split: str) -> tuple[Split, list[Split]]
     return chosen, others
 
 
+@contextmanager
+def _removed_if_unused(folder: Path, is_new: bool) -> Iterator[None]:
+    """Remove a new folder if the block fails before anything is in it but the lock."""
+    try:
+        yield
+    except BaseException:
+        if is_new and {file.name for file in folder.iterdir()} == {LOCK}:
+            shutil.rmtree(folder)
+        raise
+
+
 def _means(task: Task, decoding: DecodingSettings) -> str:
     """Return how completions were drawn, and what the means are over."""
     if decoding.samples == 1:
@@ -348,8 +363,9 @@ def evaluate_all(
         except SmolsumError as error:
             if len(targets) == 1:
                 raise
+            if error.message not in {one.message for one in failed.values()}:  # a model may fail with every prompt
+                console.warn(f"{name}: {error.message}" + (f" ({error.hint})" if error.hint else ""))
             failed[name] = error
-            console.warn(f"{name}: {error.message}" + (f" ({error.hint})" if error.hint else ""))
             continue
         console.data(str(folder))
     if failed:
@@ -358,7 +374,7 @@ def evaluate_all(
         # a wrong request fails every time
         wrong = all(isinstance(error, UsageError) for error in failed.values())
         hint = first.hint if wrong and first.hint else f"{retry} tries them again"
-        raise SmolsumError(summary, hint=hint) from first
+        raise (UsageError if wrong else SmolsumError)(summary, hint=hint) from first
 
 
 def _is_done(target: Target, judging: JudgeOptions | None) -> bool:

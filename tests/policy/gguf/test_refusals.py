@@ -54,6 +54,7 @@ KEYS: dict[str, tuple[str, Change, tuple[str, ...]]] = {
     "unknown pre": ("llama", replaced("tokenizer.ggml.pre", "tekken"), ("'tekken'", "smollm")),
     "EOS beyond": ("llama", replaced("tokenizer.ggml.eos_token_id", 9999), ("eos_token_id = 9999",)),
     "no template": ("llama", replaced("tokenizer.chat_template", None), ("chat template", "Instruct")),
+    "an empty template": ("llama", replaced("tokenizer.chat_template", " "), ("chat template", "Instruct")),
     "no layers": ("llama", replaced("llama.block_count", 0), ("llama.block_count",)),
     "no width": ("llama", replaced("llama.embedding_length", None), ("llama.embedding_length",)),
     "more layers": ("llama", replaced("llama.block_count", 3), ("blk.2.", "Missing")),
