@@ -132,6 +132,7 @@ def test_reward_compares_with_what_the_prompt_asks_for() -> None:
         ("One here. Two there. Three.", 33, 0.0),  # 11 each, as many as lengths from 59 to 69
         ("One here. Two there.", 44, -0.5),
         ("One here. One here. Two there.", 44, -0.5),
+        ("1. One here. 2. Two there.", 44, -0.5),
         ("one and on and on", 22, -0.5),
         ("One here. Two there. Three.", 12, 0.0),
         ("", 0, -1.0),
@@ -145,8 +146,15 @@ def test_sentences_are_short_that_fit_into_the_tolerance(text: str, tokens: int,
 
 def test_short_sentences_are_counted_in_the_unit_and_by_each_prompts_tolerance() -> None:
     """Ten words a sentence, for tolerances of 1 and 5."""
-    groups = [asking(target, 7, " ".join(["word"] * 10) + ".") for target in (16, 64)]
+    groups = [asking(target, 7, " ".join([word] * 10) + ".") for target, word in ((16, "a"), (64, "b"))]
     assert score_short_sentences(groups, config("task.unit=words")) == [[pytest.approx(3 / 10 - 1)], [0.0]]
+
+
+def test_what_is_said_of_any_post_is_no_short_sentence() -> None:
+    """A question that opens every summary, or a last sentence that fits all, only fills."""
+    texts = ("What is it? A mill burnt down.", "What is it? A bridge was closed.")
+    assert score_short_sentences([asking(64, 22, text) for text in texts], config()) == [[-0.5], [-0.5]]
+    assert score_short_sentences([asking(64, 22, texts[0])], config()) == [[0.0]]
 
 
 def test_summary_has_the_unseen_targets_apart() -> None:

@@ -1,5 +1,6 @@
 """The length of a summary against what its prompt asks for: the reward, the measures, and the metrics of a step."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from statistics import StatisticsError, correlation, fmean
@@ -53,13 +54,16 @@ def score_summary_length(groups: Sequence[RolloutGroup], config: Config) -> Valu
 def score_short_sentences(groups: Sequence[RolloutGroup], config: Config) -> Values:
     """Return PxG rewards of short sentences, so that one can end within the tolerance whatever the sentences before: 0
     where the mean sentence has, in `task.unit`, at most the width of the tolerance, w = 2 tolerance + 1; else, of n
-    sentences in a length l, n w / l - 1. A sentence that is said again counts in the length alone."""
+    sentences in a length l, n w / l - 1. Filler counts in the length alone: a sentence that is said again, that the
+    step says of another prompt too, or that has no letter, such as the number of a list."""
     task = cast(TldrConfig, config.task)
     count = counter(task)
+    said = [[{s for s in sentences(r.text) if any(map(str.isalpha, s))} for r in group.rollouts] for group in groups]
+    prompts = Counter(sentence for own in said for sentence in set().union(*own))
     found: Values = []
-    for group in groups:
+    for group, texts in zip(groups, said, strict=True):
         width = 2 * tolerance_of(target_of(group.prompt.metadata, task), task) + 1
-        filled = [width * len(set(sentences(rollout.text))) for rollout in group.rollouts]
+        filled = [width * sum(prompts[sentence] == 1 for sentence in own) for own in texts]
         lengths = [max(1, count(rollout)) for rollout in group.rollouts]
         found.append([min(0.0, own / length - 1) for own, length in zip(filled, lengths, strict=True)])
     return found
