@@ -102,9 +102,8 @@ def _of_objective(config: Config, task: ConfigurableTask) -> Iterator[Problem]:
     if at_ends:
         key = "grpo.length_credit" if grpo.length_credit == "ends" else f"stages.{at_ends[0]}.length_credit"
         other = f"--set {key}=all"
-        learnt = [config.stages[name] for name in at_ends]
-        rewarded = any({*task.rewards.end_signals} & {*stage.trained_rewards} for stage in learnt)
-        if not rewarded and not any(c.measured == LENGTH for s in learnt for c in parse_constraints(s.constraints)):
+        rewarded = any({*task.rewards.end_signals} & {*stage.trained_rewards} for stage in stages)
+        if not rewarded and not any(c.measured == LENGTH for s in stages for c in parse_constraints(s.constraints)):
             what = "= 'ends' is for rewards and constraints that the place of the end decides, and no stage has one"
             yield Problem(key, what, other, unused=True)
         if grpo.loss in ("gspo", "study"):
