@@ -72,6 +72,8 @@ class SamplingProgress:
     share: float
     """of the batch's work that is done, in [0, 1], counted in tokens: those of the prompts, and all that the
     completions may still have"""
+    read: int = 0
+    """tokens of prompts that are read, before any completion has a token"""
 
 
 def unheard(progress: SamplingProgress) -> None:

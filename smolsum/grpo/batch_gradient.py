@@ -1,6 +1,6 @@
 """The gradient of one optimizer step: the loss of every group, spread over the machine's streams and summed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -30,16 +30,17 @@ def gradients(
     chunking: Chunking = WHOLE,
     reference: Any = None,
     credit: EndCredit | None = None,
+    report: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Any, dict[str, float]]:
     """Return the gradient tree of the step's loss over all groups, like `model.trainable_parameters()`, and the loss
     metrics over all trained tokens. Truncated completions are left out where `stage.mask_truncated` says so.
 
     `advantages_PG` is float32 (P, G) in the order of the groups; `max_new_tokens` is the sampler's limit; `reference`,
     needed where `stage.beta` > 0, is a tree of the frozen policy's trainable parameters; `credit` has the part of the
-    advantages that not all tokens have. A group whose advantages are
-    all 0 counts in the loss's denominators but never reaches the model: it is not held to the reference either. Where
-    no token is left to learn from, the gradient is zero, and needs no memory. Where several ranks train together, each
-    computes its share of the groups, and all return the sums over all groups.
+    advantages that not all tokens have; `report` gets how many groups are done, and of how many. A group whose
+    advantages are all 0 counts in the loss's denominators but never reaches the model: it is not held to the reference
+    either. Where no token is left to learn from, the gradient is zero, and needs no memory. Where several ranks train
+    together, each computes its share of the groups, and all return the sums over all groups.
     """
     objective = replace(config, beta=stage.beta)  # config.beta is only the default; the stage's own counts
     if stage.learn != "rewards":
@@ -87,9 +88,10 @@ def gradients(
 
         return loss
 
+    report(0, len(groups))
     (total, tally), gradient = sum_over_groups(
         model, [_token_ids(group) for group in groups], [group_loss(p) for p in range(len(groups))],
-        temperature=stage.temperature, join=merged, chunking=chunking,
+        temperature=stage.temperature, join=merged, chunking=chunking, report=lambda done: report(done, len(groups)),
     )  # fmt: skip
     gradient, total, tally = distributed.total(gradient), distributed.total(total).item(), over_ranks(tally)
     found = {name: mean.item() for name, mean in loss_metrics(tally).items()}

@@ -93,6 +93,9 @@ class Keeper:
     def show_rollouts(self, count: SamplingCount) -> None:
         """Show the rollouts of the step while they are sampled."""
 
+    def show_update(self, done: int, total: int) -> None:
+        """Show how many groups of the step have their gradient."""
+
     def is_requested(self) -> bool:
         """Return whether a pause or a stop is requested in the run directory."""
         return False
@@ -134,7 +137,7 @@ class RunKeeper(Keeper):
         self._trackers = Trackers(config.run.track)
         self._writer: RunWriter | None = None
         self._validation: Validation = {}
-        self._count_shown_at = 0.0
+        self._count_shown_at = self._update_began = 0.0
         self._own_run: Run | None = None  # reads what this keeper writes
         self._standstill_told = ""  # the stage of which it was said
 
@@ -307,6 +310,16 @@ class RunKeeper(Keeper):
         step = self.at.step
         self.progress.counting("sampling", count, of=f"step {step}", then=f"update of step {step}")
         self._show_count(count, "training", self.at.stage)
+
+    def show_update(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not done:
+            self._update_began = now
+        left_s = (now - self._update_began) / done * (total - done) if done else None
+        count = SamplingCount(done, total, left_s=left_s, noun="groups")
+        self.progress.counting("update", count, of=f"of step {self.at.step}")
+        if done:  # a status for each short step would say nothing
+            self._show_count(count, "updating", self.at.stage)
 
     def _show_count(self, count: SamplingCount, phase: str, stage: str) -> None:
         now = time.monotonic()

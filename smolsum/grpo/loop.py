@@ -126,7 +126,7 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
         grads, metrics = gradients(
             policy.model, learned.groups, learned.advantages_PG, config.grpo, now,
             max_new_tokens=config.sampling.max_new_tokens, chunking=setup.memory.chunking, reference=reference,
-            credit=EndCredit(learned.ends_PG, ends) if at_ends else None,
+            credit=EndCredit(learned.ends_PG, ends) if at_ends else None, report=session.keeper.show_update,
         )  # fmt: skip
         if stage.hindsight and stage.learn == "rewards":
             grads, copied = add_hindsight(

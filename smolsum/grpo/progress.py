@@ -91,7 +91,7 @@ class Progress:
         self._step_seconds: deque[float] = deque(maxlen=_ETA_STEPS)
         self._where = self._sampling = ""
         self._stepped = False
-        self._counting, self._counted, self._count_began = "", False, 0.0
+        self._counted, self._count_began = set[str](), 0.0
         self._began = self._spoke = clock()
         # reentrant: a signal handler may print while its thread does
         self._lock = threading.RLock()
@@ -121,12 +121,11 @@ class Progress:
             self.note(text)
 
     def counting(self, doing: str, count: SamplingCount, *, of: str = "", then: str = "") -> None:
-        """Show completions that are being sampled: in the bar, or as a line, once they have taken a moment. Counts with
-        the same name, `doing`, share one line; heartbeats have each, with `of`, and `then` what follows it."""
+        """Show completions that are being sampled, or the groups of an update: in the bar, or as a line, once they have
+        taken a moment. Counts with the same name, `doing`, share one line; heartbeats have each, with `of`, and `then`
+        what follows it."""
         with self._lock:
             now, label = self._clock(), " ".join(filter(None, (doing, of)))
-            if doing != self._counting:
-                self._counting, self._counted = doing, False
             if count.left_s is None:
                 self._count_began = now
             self._sampling = f'now="{then}"' if then and count.done == count.total else f'now="{label}" {count}'
@@ -137,8 +136,8 @@ class Progress:
                 name, parts = (then or label, []) if ended else (label, count.parts)
                 room = self._bar.console.width - len(name) - _BAR_WIDTH
                 self._bar.update(self._bar.task_ids[0], description=name, numbers=_fit(parts, room))
-            elif not self._counted and not self._live:
-                self._counted = True
+            elif doing not in self._counted and not self._live:
+                self._counted.add(doing)
                 self.note(f"{label}: {count}")
 
     def note(self, text: str) -> None:

@@ -59,10 +59,11 @@ def sum_over_groups(
     temperature: float = 1.0,
     join: Callable[[Metrics, Metrics], Metrics] = added,
     chunking: Chunking = WHOLE,
+    report: Callable[[int], None] = lambda done: None,
 ) -> tuple[tuple[mx.array, Metrics], Any]:
     """Return the sum of the groups' losses with their metrics, merged by `join`, and the gradient tree of the sum, like
     `model.trainable_parameters()`; evaluated. In C where the library has the model, else as many groups at a time as
-    the CPU has cores, or one after the other in chunks."""
+    the CPU has cores, or one after the other in chunks. `report` gets the number of groups that are done."""
 
     def one(p: int, streams: Sequence[mx.Stream] = ()) -> tuple[tuple[mx.array, Metrics], Any]:
         return group_value_and_grad(
@@ -70,16 +71,17 @@ def sum_over_groups(
         )
 
     if updates_in_c(model, chunking):
-        return _sum_in_c(model, groups, losses, temperature, join, chunking.bfloat16)
+        return _sum_in_c(model, groups, losses, temperature, join, chunking.bfloat16, report)
     total: Any = None
     spread = map_with_streams if chunking.rows is None else map_one_by_one
-    for (value, metrics), gradient in spread(one, range(len(groups))):
+    for done, ((value, metrics), gradient) in enumerate(spread(one, range(len(groups))), start=1):
         if total is not None:
             value, metrics = total[0][0] + value, join(total[0][1], metrics)
             gradient = tree_map(mx.add, total[1], gradient)
         total = (value, metrics), gradient
         del gradient
         mx.eval(total)  # frees this group's gradient
+        report(done)
     return total  # type: ignore[no-any-return]  # MLX has no types
 
 
@@ -90,6 +92,7 @@ def _sum_in_c(
     temperature: float,
     join: Callable[[Metrics, Metrics], Metrics],
     bfloat16: bool,
+    report: Callable[[int], None],
 ) -> tuple[tuple[mx.array, Metrics], Any]:
     work, found = GradientSum(model), list[tuple[mx.array, Metrics]]()
     for batch in work.batches(groups, temperature, bfloat16=bfloat16):
@@ -101,6 +104,7 @@ def _sum_in_c(
             by_logp.append(gradient)
         mx.eval(found, by_logp)
         work.add(batch, by_logp)
+        report(len(found))
     value, metrics = functools.reduce(lambda a, b: (a[0] + b[0], join(a[1], b[1])), found)
     mx.eval(value, metrics)
     return (value, metrics), work.gradient

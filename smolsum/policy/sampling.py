@@ -87,7 +87,7 @@ def generate(
     else:
         batch = DecodeBatch(model, eos_ids)
         whole = sum(map(len, {one.prompt_ids for one in sequences})) + sum(one.max_new_tokens for one in sequences)
-        batch.add(sequences, lambda read: report(SamplingProgress(len(sequences), 0, 0, read / whole)))
+        batch.add(sequences, lambda read: report(SamplingProgress(len(sequences), 0, 0, read / whole, read)))
         while batch.rows:
             batch.step()
             tokens, ended = sum(len(one.ids) for one in sequences), sum(one.ended for one in sequences)

@@ -1,4 +1,5 @@
-"""How many of the completions that are being sampled are there, how fast they come, and the time until all are."""
+"""How many of the completions that are being sampled are there, how fast they come, and the time until all are; the
+same of the groups of an update."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,17 +19,23 @@ class SamplingCount:
     """tokens sampled a second; None before the first"""
     left_s: float | None = None
     """seconds until all are done, as far as the pace so far tells; None before there is any"""
+    read_s: float | None = None
+    """tokens of prompts read a second; None once tokens are sampled"""
+    noun: str = "completions"
+    """what is counted"""
 
     @property
     def speed(self) -> str:
         """The speed in words; empty before there is any."""
-        return "" if self.tok_s is None else f"{self.tok_s:,.0f} tok/s"
+        if self.tok_s is None:
+            return "" if self.read_s is None else f"{self.read_s:,.0f} prompt tok/s"
+        return f"{self.tok_s:,.0f} tok/s"
 
     @property
     def parts(self) -> list[str]:
         """The count, the speed and the time left in words, as far as they are known."""
         left = "" if self.left_s is None else f"eta {duration(self.left_s)}"
-        return [part for part in (f"{self.done}/{self.total} completions", self.speed, left) if part]
+        return [part for part in (f"{self.done}/{self.total} {self.noun}", self.speed, left) if part]
 
     def __str__(self) -> str:
         return " ".join(self.parts)
@@ -66,12 +73,13 @@ class SamplingCounter:
     def _shown(self, batch: SamplingProgress | None = None) -> None:
         ended, tokens, work = (batch.ended, batch.tokens, batch.share * batch.total) if batch else (0, 0, 0.0)
         seconds, made = self._clock() - self._began, self._done - self._kept + work
-        left = self._total - self._done - work
+        left, sampled = self._total - self._done - work, self._tokens + tokens
         self._show(
             SamplingCount(
                 done=self._done + ended,
                 total=self._total,
-                tok_s=(self._tokens + tokens) / seconds if seconds > 0 and self._tokens + tokens else None,
+                tok_s=sampled / seconds if seconds > 0 and sampled else None,
                 left_s=max(left, 0.0) * seconds / made if made > 0 and seconds > 0 else None,
+                read_s=batch.read / seconds if batch and batch.read and seconds > 0 and not sampled else None,
             )
         )

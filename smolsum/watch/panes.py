@@ -50,6 +50,8 @@ SAMPLED = {
     "measuring": "measuring the difficulty of prompts",
 }
 """Phases of a run that sample completions, in words."""
+STEPPING = ("training", "updating")
+"""Phases within a step."""
 SLOW_STEP_S = 10.0
 """Seconds of a step from which the count of its rollouts is news."""
 OVERDUE_STEPS, OVERDUE_S = 3, 10.0
@@ -113,7 +115,7 @@ def header(snapshot: Snapshot, width: int) -> list[Text]:
 def _overdue(snapshot: Snapshot) -> float | None:
     """The seconds since the last step of a run at work, once that is far longer than its steps take."""
     run, steps = snapshot.run, snapshot.run.recent("perf/step_s", MEAN_OVER)
-    resting = run.status.phase != "training" or snapshot.run_state.state != "running"
+    resting = run.status.phase not in STEPPING or snapshot.run_state.state != "running"
     if run.last_row_s is None or not steps or resting or run.reading:
         return None
     since = snapshot.now.timestamp() - run.last_row_s
@@ -142,19 +144,22 @@ def _news(snapshot: Snapshot) -> str:
     status = run.status
     if state.alive and status.phase in SAMPLED:
         return f"{SAMPLED[status.phase]}: {status.stage}, {_sampled(status)}"
-    if state.alive and status.done < status.completions and (mean_step(run) or SLOW_STEP_S) >= SLOW_STEP_S:
+    sampling = status.phase != "updating" and status.done < status.completions
+    if state.alive and sampling and (mean_step(run) or SLOW_STEP_S) >= SLOW_STEP_S:
         return f"sampling step {status.step + 1}: {_sampled(status)}"
+    if not run.row and status.phase == "updating" and state.alive:
+        return f"update of step {status.step + 1}: {_sampled(status, 'groups')}"
     if not run.row and state.hopeful:
         took = pace(run, state, snapshot.now).elapsed_s
         return "waiting for the first step" + (f", {duration(took)} so far" if took else "")
     return f"{time_of_day(run.events[-1].time) or '--:--:--'} {run.events[-1].message}" if run.events else ""
 
 
-def _sampled(status: Status) -> str:
+def _sampled(status: Status, noun: str = "completions") -> str:
     of = f" of {status.completions}" if status.completions else ""
     speed = "" if status.tok_s is None else f"{status.tok_s:,.0f} tok/s"
     left = "" if status.left_s is None else f"{duration(status.left_s)} left"
-    return ", ".join(filter(None, (f"{status.done}{of} completions", speed, left)))
+    return ", ".join(filter(None, (f"{status.done}{of} {noun}", speed, left)))
 
 
 def _progress(snapshot: Snapshot, width: int) -> Text:

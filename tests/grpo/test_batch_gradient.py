@@ -75,10 +75,15 @@ def assert_as_at_once(
 
     (value, expected), tree = nn.value_and_grad(model, loss)(model)
     frozen = reference.parameters() if reference else None
+    reports = list[tuple[int, int]]()
     found, metrics = gradients(
-        model, groups, given, config, stage, max_new_tokens=LIMIT, reference=frozen, chunking=chunking, credit=credit
-    )
+        model, groups, given, config, stage, max_new_tokens=LIMIT, reference=frozen, chunking=chunking, credit=credit,
+        report=lambda *done: reports.append(done),
+    )  # fmt: skip
     assert_trees_close(found, tree, relative=5e-5)
+    learned = round((1 - metrics["batch/skipped_groups_frac"]) * len(groups))
+    assert (reports[0], reports[-1]) == ((0, learned), (learned, learned))
+    assert reports == sorted(reports)
     # of the model, the batch and the machine, not of the loss
     own = {"entropy", "batch/skipped_groups_frac"}
     assert {name: metrics[name] for name in metrics.keys() - own} == pytest.approx(

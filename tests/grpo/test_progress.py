@@ -182,11 +182,15 @@ def test_completions_under_way_are_counted(capsys: pytest.CaptureFixture[str]) -
     progress.beat()
     count(16, 31, of="step 2", then="update of step 2")
     progress.beat()
+    progress.counting("update", SamplingCount(0, 4, noun="groups"), of="of step 2")
+    clock.now += 5
+    progress.counting("update", SamplingCount(1, 4, left_s=15.0, noun="groups"), of="of step 2")
     assert said(capsys) == [
         'heartbeat elapsed=35s now="sampling step 1" 7/16 completions 85 tok/s eta 12s',
         "stage=length step=1/240",
         'heartbeat elapsed=1m07s stage=length step=1/240 now="sampling step 2" 9/16 completions 85 tok/s eta 12s',
         'heartbeat elapsed=1m38s stage=length step=1/240 now="update of step 2"',
+        "update of step 2: 1/4 groups eta 15s",
     ]
 
 

@@ -315,6 +315,7 @@ def test_what_has_no_steps_yet_counts(tmp_path: Path) -> None:
     for phase, stage, now in (
         ("evaluating", "start", "evaluating on the test split: start, 50 of 200 completions, 1,234 tok/s, 1m15s left"),
         ("training", "length", "sampling step 1: 50 of 200 completions, 1,234 tok/s, 1m15s left"),
+        ("updating", "length", "update of step 1: 50 of 200 groups, 1,234 tok/s, 1m15s left"),
     ):
         status(paths.root, "running", 0, 80, phase=phase, stage=stage, **count)
         assert run.poll()

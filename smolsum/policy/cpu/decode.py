@@ -74,7 +74,7 @@ def sample(
     decoder = Decoder(model, max(draw.positions for draw in draws), end_ids)
     prompts = sum(map(len, {draw.prompt_ids for draw in draws}))
     whole = prompts + sum(len(draw.uniforms) for draw in draws)
-    rollouts = decoder.add(draws, lambda read: report(SamplingProgress(len(draws), 0, 0, read / whole)))
+    rollouts = decoder.add(draws, lambda read: report(SamplingProgress(len(draws), 0, 0, read / whole, read)))
     while left := [one for one in rollouts if not one.ended]:
         decoder.step(left, decoder.passes)
         done = prompts + sum(one.limit if one.ended else one.sampled for one in rollouts)
