@@ -12,10 +12,10 @@ from smolsum.config.presets import leaves
 from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
-from smolsum.files import to_json
+from smolsum.files import digest, to_json
 from smolsum.grpo.guard import LAST
 from smolsum.grpo.optimizer import Optimizer
-from smolsum.grpo.setup.fingerprints import stage_fingerprint
+from smolsum.grpo.setup.fingerprints import source_digest, stage_fingerprint
 from smolsum.policy import distributed
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import load_trained, save_trained
@@ -117,8 +117,11 @@ class StageCheckpoints:
         stage: a run always trains that itself."""
         if name == list(self._steps)[-1]:
             return None
-        found = checkpoints.find_stage(runs_dir, self._fingerprints[name])
+        found = checkpoints.find_stage(runs_dir, self._stage_end(name))
         return (checkpoints.copy(found, self._paths), found.path) if found else None
+
+    def _stage_end(self, name: str) -> str:
+        return digest([self._fingerprints[name], source_digest()])
 
     def load(self, name: str, found: Checkpoint, policy: Policy) -> None:
         """Give the policy the checkpoint's weights. The best validation so far stays the one to beat."""
@@ -161,7 +164,7 @@ class StageCheckpoints:
             "validation": validation,
             "best": best,
             "model": self._config.model.path,
-            "stage_end": self._fingerprints[name] if step == end else None,
+            "stage_end": self._stage_end(name) if step == end else None,
         }
         checkpoints.save(self._paths, step, write, meta)
         ends = {span(self._steps, stage)[1] for stage in self._steps}

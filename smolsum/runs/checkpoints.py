@@ -161,11 +161,11 @@ def check_all(paths: RunPaths) -> tuple[list[Checkpoint], dict[int, tuple[Path, 
     return whole, damaged
 
 
-def find_stage(runs_dir: Path, fingerprint: str) -> Checkpoint | None:
-    """Return a whole checkpoint whose `stage_end` is `fingerprint`, from the newest run that has one; or None."""
+def find_stage(runs_dir: Path, stage_end: str) -> Checkpoint | None:
+    """Return a whole checkpoint with this `stage_end`, from the newest run that has one; or None."""
     for run in reversed(list_runs(runs_dir)):
         for checkpoint in reversed(list_checkpoints(run)):
-            if checkpoint.meta.stage_end == fingerprint and not verify(checkpoint.path):
+            if checkpoint.meta.stage_end == stage_end and not verify(checkpoint.path):
                 return checkpoint
     return None
 

@@ -250,7 +250,7 @@ class CheckpointMeta(Record, frozen=True):
     """the stage's best validation so far, with its `step`"""
     model: str = ""
     stage_end: str | None = None
-    """the stage's fingerprint, in the checkpoint of its last step"""
+    """what identifies the stage's end and the code that trained it, in the checkpoint of its last step"""
     files: dict[str, FileInfo] = {}
     """by path inside the checkpoint"""
 
