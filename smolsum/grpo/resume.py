@@ -15,7 +15,7 @@ from smolsum.errors import UsageError
 from smolsum.files import digest, to_json
 from smolsum.grpo.guard import LAST
 from smolsum.grpo.optimizer import Optimizer
-from smolsum.grpo.setup.fingerprints import source_digest, stage_fingerprint
+from smolsum.grpo.setup.fingerprints import stage_fingerprint
 from smolsum.policy import distributed
 from smolsum.policy.load import Policy
 from smolsum.policy.weights import load_trained, save_trained
@@ -25,6 +25,7 @@ from smolsum.runs.mirror import fetch_run
 from smolsum.runs.paths import RunPaths, open_run
 from smolsum.runs.typed_json import read_object
 from smolsum.runs.writer import FIXED
+from smolsum.source import source_digest
 from smolsum.tasks import TASKS
 from smolsum.tasks.plugins import require_plugins
 

@@ -31,6 +31,8 @@ from smolsum.errors import SmolsumError
 from smolsum.files import read_jsonl
 from smolsum.grpo import resume
 from smolsum.policy.cpu import native
+from smolsum.results.evaluate import run as run_evaluation
+from smolsum.results.evaluate.storage import KEY, ORIGIN
 
 SLOW = pytest.mark.slow
 PHASES: list[str] = []
@@ -102,8 +104,11 @@ def test_stages_of_an_equal_run_are_reused(
     assert weights(run, 5) == weights(finished, 5)
     assert [row["step"] for row in read_jsonl(run / "metrics.jsonl")] == [6]
     monkeypatch.setattr(resume, "source_digest", lambda: "of tomorrow")
+    monkeypatch.setattr(run_evaluation, "source_digest", lambda: "of tomorrow")
     done(call(*arguments(data, runs, "tomorrow", stages__quality__steps=1)))
     assert "stage_reused" not in events(runs / "tomorrow")
+    keys = [json.loads((one / "eval" / "length-test" / ORIGIN).read_text())[KEY] for one in (run, runs / "tomorrow")]
+    assert "" != keys[0] != keys[1]
 
 
 def test_config_of_a_run_repeats_it(seeded: Path, tmp_path: Path, call: Call) -> None:

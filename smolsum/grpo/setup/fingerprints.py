@@ -6,12 +6,8 @@ run refused, and the settings in it.
 
 import dataclasses
 from collections.abc import Mapping
-from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
-
-import xxhash
 
 from smolsum.config.checks import EARLIER, asking
 from smolsum.config.presets import leaves
@@ -86,16 +82,6 @@ def deciding(config: Config) -> dict[str, Any]:
     signals = {name for stage in config.stages.values() for name in stage.used_signals}
     code = {f"plugin of {name}": sha256 for name, sha256 in sorted(digests(signals).items())}
     return leaves(kept) | code | {"version of smolsum": version("smolsum")}
-
-
-@cache
-def source_digest() -> str:
-    """Return the xxh3_128 hex digest of the package's sources. A clone keeps its version while its code changes, and a
-    stage that other code trained may be another one."""
-    root, found = Path(__file__).parents[2], xxhash.xxh3_128()
-    for path in sorted(path for kind in ("py", "c", "h") for path in root.rglob(f"*.{kind}")):
-        found.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return found.hexdigest()
 
 
 def _changed(settings: Any) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +37,7 @@ from smolsum.rollout.sampling_count import SamplingCounter, ShowCount
 from smolsum.runs.evaluation_records import BEHIND, Judging
 from smolsum.runs.typed_json import has_scores, read_summary
 from smolsum.runs.writer import FIXED
+from smolsum.source import source_digest
 from smolsum.tasks import TASKS
 from smolsum.tasks.base import Task
 from smolsum.tasks.data import Split, check_references
@@ -113,7 +113,7 @@ class EvaluationJob:
             return ""
         own = f"{weights} {self.trained}" if self.trained else weights
         architecture = [self.policy.config, sorted(self.policy.eos_ids), self.policy.dtype, self.config.model.quantize]
-        return digest([own, architecture, asked, version("smolsum")])
+        return digest([own, architecture, asked, source_digest()])
 
     def kept_in(self) -> Path | None:
         """Return where completions of the same model may be; None where all are to be made."""
