@@ -228,7 +228,7 @@ def test_strategies(strategy: str | None, reward: str | None, rewards: dict[str,
 def test_each_quality_signal_has_the_weight_of_quality(reward: str, rewards: dict[str, float]) -> None:
     """In a strategy that gives weights."""
     stages = resolved(strategy="short-sentences", reward=reward).config.stages
-    assert stages["length"].rewards == {"length": 2.0, "short_sentences": 1.0, **rewards}
+    assert stages["length"].rewards == {"length": 6.0, "short_sentences": 1.0, **rewards}
 
 
 def test_a_signal_may_have_the_name_of_quality() -> None:
