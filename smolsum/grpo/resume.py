@@ -101,7 +101,9 @@ class StageCheckpoints:
         busy: Callable[[], Collection[int]],
     ) -> None:
         """`busy` returns the steps whose checkpoints are being read, so that they are not removed."""
-        self._paths, self._config, self._steps, self._fingerprints = paths, config, steps, fingerprints
+        self._paths, self._config, self._steps = paths, config, steps
+        code = source_digest()  # now, as a clone may change while the run goes on
+        self._ends = {name: digest([fingerprint, code]) for name, fingerprint in fingerprints.items()}
         self._busy = busy
         self._whole, self.damaged = checkpoints.check_all(paths)
         self.point = resume_point(steps, self._whole)
@@ -118,11 +120,8 @@ class StageCheckpoints:
         stage: a run always trains that itself."""
         if name == list(self._steps)[-1]:
             return None
-        found = checkpoints.find_stage(runs_dir, self._stage_end(name))
+        found = checkpoints.find_stage(runs_dir, self._ends[name])
         return (checkpoints.copy(found, self._paths), found.path) if found else None
-
-    def _stage_end(self, name: str) -> str:
-        return digest([self._fingerprints[name], source_digest()])
 
     def load(self, name: str, found: Checkpoint, policy: Policy) -> None:
         """Give the policy the checkpoint's weights. The best validation so far stays the one to beat."""
@@ -165,7 +164,7 @@ class StageCheckpoints:
             "validation": validation,
             "best": best,
             "model": self._config.model.path,
-            "stage_end": self._stage_end(name) if step == end else None,
+            "stage_end": self._ends[name] if step == end else None,
         }
         checkpoints.save(self._paths, step, write, meta)
         ends = {span(self._steps, stage)[1] for stage in self._steps}
