@@ -97,4 +97,4 @@ def test_weights_are_those_that_were_given(tmp_path: Path, monkeypatch: pytest.M
     rewards = [{name: stage.rewards for name, stage in config.stages.items()} for config in trained]
     assert rewards[0] == {"included": {"length": 2.0, "rouge": 0.5}}
     assert rewards[1]["length"] == {"length": 2.0}
-    assert rewards[2]["length"] == {"length": 4.0, "short_sentences": 1.0, "rouge": 1.0}
+    assert rewards[2]["length"] == {"length": 12.0, "short_sentences": 1.0, "rouge": 1.0}
