@@ -147,7 +147,8 @@ def test_every_count_reaches_the_screen_and_the_status(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """Evaluations, validations and the rollouts of each step are counted from 0 to the last, and in between after each
-    batch or token; status.json has the beginning of each, with what it counts."""
+    batch or token; the groups of an update from 0 to the last; status.json has the beginning of each but updates, with
+    what it counts."""
     counts: list[tuple[str, SamplingCount]] = []
     statuses: list[dict[str, Any]] = []
     run = tmp_path / "counted"
@@ -166,6 +167,10 @@ def test_every_count_reaches_the_screen_and_the_status(
     found = {name: [count for own, count in counts if own == name] for name, _ in counts}
     wanted = {"evaluating start": 4, "sampling step 1": 8, "validation": 2, "evaluating length": 4}
     wanted |= {"sampling step 2": 8, "evaluating quality": 4}
+    for step in (1, 2):
+        groups = found.pop(f"update of step {step}")
+        assert {count.noun for count in groups} == {"groups"}
+        assert (groups[0].done, groups[-1].done) == (0, groups[0].total)
     assert list(found) == list(wanted)
     for name, total in wanted.items():
         assert {count.total for count in found[name]} == {total}
