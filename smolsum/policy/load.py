@@ -406,7 +406,7 @@ def encode_chat(policy: Policy, messages: list[dict[str, str]]) -> list[int]:
             refusal = refusal or error
     assert refusal is not None
     raise UsageError(
-        f"the chat template of {policy.path} refuses the prompt: {_first_line(refusal)}", hint="check its chat_template"
+        f"the chat template of {policy.source or policy.path} refuses the prompt: {_first_line(refusal)}", hint="check its chat_template"
     ) from refusal
 
 

@@ -190,6 +190,14 @@ def test_a_chat_is_encoded_as_by_the_directory(tmp_path: Path) -> None:
     assert config["tie_word_embeddings"]
 
 
+def test_a_template_that_cannot_be_read_is_the_files(tmp_path: Path, own_cache: Path) -> None:
+    _, file = write_pair(tmp_path, "llama", "F32", replaced("tokenizer.chat_template", "{% if %}"), **WIDE)
+    policy = load_policy(str(file))
+    with refuses(f"template of {file} refuses") as refused:
+        encode_chat(policy, [{"role": "user", "content": "hello"}])
+    assert str(own_cache) not in str(refused.value)
+
+
 def test_a_period_of_windows_may_be_a_list(tmp_path: Path) -> None:
     """One entry for each layer, as newer converters write it."""
     folder, file = write_pair(
