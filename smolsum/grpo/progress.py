@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 from smolsum import console
 from smolsum.console import duration
 from smolsum.rollout.sampling_count import SamplingCount
+from smolsum.runs.state import ETA_STEPS, mean_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -39,7 +40,6 @@ FIRST_S = 3.0
 """Seconds that completions are sampled before their count is shown; heartbeats repeat it."""
 # least width of the bar, the spinner and the gaps
 _BAR_WIDTH = 16
-_ETA_STEPS = 20
 
 
 class StepClock:
@@ -88,7 +88,7 @@ class Progress:
         self._stage_ends: set[int] = set()
         self._widths: dict[str, int] = {}
         self._headed = False
-        self._step_seconds: deque[float] = deque(maxlen=_ETA_STEPS)
+        self._step_seconds: deque[float] = deque(maxlen=ETA_STEPS)
         self._where = self._sampling = ""
         self._stepped = False
         self._counted, self._count_began = set[str](), 0.0
@@ -237,10 +237,8 @@ class Progress:
 
     def _eta(self, step: int) -> dict[str, str]:
         """Return the time for the remaining steps, at the mean of the last few; empty if no step was timed."""
-        if not self._step_seconds:
-            return {}
-        mean = sum(self._step_seconds) / len(self._step_seconds)
-        return {"eta": duration(mean * (self._total - step))}
+        mean = mean_of(self._step_seconds)
+        return {} if mean is None else {"eta": duration(mean * (self._total - step))}
 
     def _print_row(self, cells: Mapping[str, str]) -> None:
         """Print a row of the table above the bar, without the columns that do not fit the terminal."""

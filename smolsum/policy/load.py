@@ -405,9 +405,8 @@ def encode_chat(policy: Policy, messages: list[dict[str, str]]) -> list[int]:
         except Exception as error:  # templates raise anything
             refusal = refusal or error
     assert refusal is not None
-    raise UsageError(
-        f"the chat template of {policy.source or policy.path} refuses the prompt: {_first_line(refusal)}", hint="check its chat_template"
-    ) from refusal
+    what = f"the chat template of {policy.source or policy.path} refuses the prompt: {_first_line(refusal)}"
+    raise UsageError(what, hint="check its chat_template") from refusal
 
 
 def _without_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -154,9 +154,15 @@ def _part_left(summary: Summary) -> float:
 
 
 def mean_step(run: Run) -> float | None:
-    """Return the mean seconds of the newest steps of a run; None before the first one."""
-    recent = run.recent("perf/step_s", ETA_STEPS)
-    return fmean(recent) if recent else None
+    """Return the mean seconds of the newest steps of a run (`mean_of`); None before the first one."""
+    return mean_of(run.recent("perf/step_s", ETA_STEPS))
+
+
+def mean_of(step_s: Sequence[float]) -> float | None:
+    """Return the mean of steps' seconds without those in which the machine slept or the process was stopped, which took
+    more than ten times the median; None without any step."""
+    longest = STALE_STEPS * median(step_s or [0.0])
+    return fmean(s for s in step_s if s <= longest) if step_s else None
 
 
 def seconds_since(stamp: str, now: datetime) -> float | None:

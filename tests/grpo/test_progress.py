@@ -78,8 +78,13 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
             {step: {"perf/step_s": 100.0 if step <= 10 else float(step % 2 + 1)} for step in range(1, 31)},
             ["stage=length step=1/40 s/step=100.00 eta=1h05m", "stage=length step=30/40 s/step=1.00 eta=15s"],
         ),
+        # nor does a night that the machine slept through count
+        (
+            [("length", 40)], 30, {step: {"perf/step_s": 3600.0 if step == 20 else 2.0} for step in range(1, 31)},
+            ["stage=length step=1/40 s/step=2.00 eta=1m18s", "stage=length step=30/40 s/step=2.00 eta=20s"],
+        ),
     ],
-    ids=["whole", "missing", "not finite", "which", "eta"],
+    ids=["whole", "missing", "not finite", "which", "eta", "stopped"],
 )  # fmt: skip
 def test_lines_of_reports(
     stages: list[tuple[str, int]], every: int, metrics: dict[int, dict[str, float]], lines: list[str],
