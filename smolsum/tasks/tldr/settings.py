@@ -111,9 +111,11 @@ def _too_short(config: Config) -> list[str]:
     if tokens >= needed:
         return []
     setting = f"{longest} of task.targets" if task.targets else f"task.target_tokens = {longest}"
-    about = "" if task.unit == TOKENS else f" {task.unit}, about {needed} tokens"
+    what = f"no summary can reach {setting}"
+    if task.unit != TOKENS:
+        what = f"summaries may need {needed} tokens for {setting} {task.unit}"
     return [
-        f"no summary can reach {setting}{about}: sampling.max_new_tokens = {tokens} cuts it before;"
+        f"{what}: sampling.max_new_tokens = {tokens} cuts them before;"
         f" --set sampling.max_new_tokens={2 * needed}, or a smaller target"
     ]
 
