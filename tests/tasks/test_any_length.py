@@ -84,7 +84,7 @@ def test_token_limit_must_leave_room_for_the_largest_target() -> None:
     assert task.warnings(config("sampling.max_new_tokens=160")) == task.warnings(words) == []
     assert words.task.needed_tokens == 120
     (warning,) = task.warnings(replace(words, sampling=replace(words.sampling, max_new_tokens=99)))
-    assert "60 words, about 120 tokens" in warning
+    assert "may need 120 tokens for task.target_tokens = 60 words" in warning
 
 
 def test_each_prompt_states_its_target() -> None:
