@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 from smolsum import console
 from smolsum.console import duration
 from smolsum.rollout.sampling_count import SamplingCount
-from smolsum.runs.state import ETA_STEPS, mean_of
+from smolsum.runs.state import ETA_STEPS, mean_without_pauses
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -237,7 +237,7 @@ class Progress:
 
     def _eta(self, step: int) -> dict[str, str]:
         """Return the time for the remaining steps, at the mean of the last few; empty if no step was timed."""
-        mean = mean_of(self._step_seconds)
+        mean = mean_without_pauses(self._step_seconds)
         return {} if mean is None else {"eta": duration(mean * (self._total - step))}
 
     def _print_row(self, cells: Mapping[str, str]) -> None:

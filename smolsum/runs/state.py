@@ -154,11 +154,11 @@ def _part_left(summary: Summary) -> float:
 
 
 def mean_step(run: Run) -> float | None:
-    """Return the mean seconds of the newest steps of a run (`mean_of`); None before the first one."""
-    return mean_of(run.recent("perf/step_s", ETA_STEPS))
+    """Return the mean seconds of the newest steps of a run (`mean_without_pauses`); None before the first one."""
+    return mean_without_pauses(run.recent("perf/step_s", ETA_STEPS))
 
 
-def mean_of(step_s: Sequence[float]) -> float | None:
+def mean_without_pauses(step_s: Sequence[float]) -> float | None:
     """Return the mean of steps' seconds without those in which the machine slept or the process was stopped, which took
     more than ten times the median; None without any step."""
     longest = STALE_STEPS * median(step_s or [0.0])

@@ -80,11 +80,11 @@ def test_a_summary_of_one_target_has_no_parts() -> None:
 
 def test_token_limit_must_leave_room_for_the_largest_target() -> None:
     task, words = TASKS["tldr"], resolved("task.unit=words", "task.target_tokens=60").config
-    assert "128 of task.targets" in task.warnings(config("sampling.max_new_tokens=100"))[0]
+    assert "128 tokens (the largest of task.targets)" in task.warnings(config("sampling.max_new_tokens=100"))[0]
     assert task.warnings(config("sampling.max_new_tokens=160")) == task.warnings(words) == []
     assert words.task.needed_tokens == 120
     (warning,) = task.warnings(replace(words, sampling=replace(words.sampling, max_new_tokens=99)))
-    assert "may need 120 tokens for task.target_tokens = 60 words" in warning
+    assert "summaries of 60 words (task.target_tokens) may need 120 tokens" in warning
 
 
 def test_each_prompt_states_its_target() -> None:

@@ -110,12 +110,10 @@ def _too_short(config: Config) -> list[str]:
     longest, needed = task.longest, round(task.longest * TOKENS_OF[task.unit])
     if tokens >= needed:
         return []
-    setting = f"{longest} of task.targets" if task.targets else f"task.target_tokens = {longest}"
-    what = f"no summary can reach {setting}"
-    if task.unit != TOKENS:
-        what = f"summaries may need {needed} tokens for {setting} {task.unit}"
+    aim = f"{longest} {task.unit} ({'the largest of task.targets' if task.targets else 'task.target_tokens'})"
+    what = f"no summary can reach {aim}" if task.unit == TOKENS else f"summaries of {aim} may need {needed} tokens"
     return [
-        f"{what}: sampling.max_new_tokens = {tokens} cuts them before;"
+        f"{what}, but sampling.max_new_tokens = {tokens};"
         f" --set sampling.max_new_tokens={2 * needed}, or a smaller target"
     ]
 
