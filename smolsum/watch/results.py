@@ -92,7 +92,8 @@ class Gained(NamedTuple):
     """when it was last measured, then the constraint and the quality at the start and then:
     `after length: on target 4.5% → 96.0%`"""
     validated: bool
-    """whether that was a validation, which came after the last evaluation of the test split (`test → val. 210: ...`)"""
+    """whether that was a validation, which came after the last evaluation of the test split
+    (`start → val. 210: ...`)"""
 
 
 def gained(run: Run) -> Gained | None:
@@ -109,7 +110,7 @@ def gained(run: Run) -> Gained | None:
     validated = (step := max(steps, default=0)) > (newest.step or 0)
     if validated:
         label, now = "", validations
-        when = f"{'test → val.' if start else 'validation'} {step}"
+        when = f"{'start → val.' if start else 'validation'} {step}"
     found = []
     for one in newest.measures:
         first, last = start.get(one.name), now.get(one.name)

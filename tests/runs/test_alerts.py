@@ -50,7 +50,7 @@ def test_a_run_that_learns(tmp_path: Path) -> None:
         ({"rewards/length/std": 9.0}, "length makes 98% of the reward's spread"),
         ({"update/lost_norm_frac": 0.6}, "60% of each update is lost to rounding"),
         ({"update/visible_frac": 0.0001}, "an update changes 0.01% of the weights"),
-        ({"grad_norm": 3.0}, "nearly every gradient of the last 50 steps was cut to norm 1"),
+        ({"grad_norm": 6.0}, "nearly every gradient of the last 50 steps was cut to norm 1"),
     ],
 )
 def test_each_signal(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:

@@ -348,13 +348,13 @@ def test_what_training_did_is_on_every_page(tmp_path: Path) -> None:
     for size in ((120, 40), (80, 24)):
         play(
             run.paths,
-            ("tab", lambda app: "test → val. 60: on target 4.5% → 75.0%" in screen(app).splitlines()[0]),
+            ("tab", lambda app: "start → val. 60: on target 4.5% → 75.0%" in screen(app).splitlines()[0]),
             size=size,
         )
     page = plain_page(run, (), ViewOptions(), (80, 24))
-    assert any(line.startswith("│test → val. 60: on target 4.5%") for line in page)
+    assert any(line.startswith("│start → val. 60: on target 4.5%") for line in page)
     found = snapshot(tmp_path / "running")
-    assert "test → val. 60: on target 4.5% → 75.0%" in header(found, 120)[0].plain
+    assert "start → val. 60: on target 4.5% → 75.0%" in header(found, 120)[0].plain
     summary = found.run.paths.stage_evaluation("length") / "summary.json"
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"step": 60}))
     assert "after length: on target 4.5% → 54.5%" in head(found.run.paths)
