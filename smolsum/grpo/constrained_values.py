@@ -82,22 +82,35 @@ def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Pro
 
 
 def _check_reach(constraint: Constraint, config: Config, signals: Mapping[str, Signal]) -> None:
-    """Raise UsageError for a range that no value is in."""
+    """Raise UsageError for a range that no value is in, or that every value of a signal or measure is in."""
     if constraint.from_target or constraint.of_start:
         return
-    name, hint = constraint.measured, "a range that a completion can be in"
+    name, begin, hint = constraint.measured, f"constraint {constraint.text!r}", "a range that values can be in"
     if name == LENGTH:
         limit = config.sampling.max_new_tokens  # a unit of length has a token at least
-        low, high, why = 1.0, float(limit), f"sampling.max_new_tokens = {limit} cuts every completion before"
-        hint = f"--set sampling.max_new_tokens={2 * constraint.low:.0f}, or a smaller length"
-    else:
-        low, high = facts_of(signals.get(name)).ends
-        why = f"{name} is from {low:g} to {high:g}"
-    if constraint.low > high:
-        raise UsageError(f"constraint {constraint.text!r} can never hold: {why}", hint=hint)
-    if constraint.high < low:
-        why = "every completion that says something is longer" if name == LENGTH else why
-        raise UsageError(f"constraint {constraint.text!r} can never hold: {why}", hint="a range that values can be in")
+        if constraint.low > limit:
+            raise UsageError(
+                f"{begin} can never hold: sampling.max_new_tokens = {limit} cuts every completion before",
+                hint=f"--set sampling.max_new_tokens={2 * constraint.low:.0f}, or a smaller length",
+            )
+        if constraint.high < 1:
+            raise UsageError(f"{begin} can never hold: every completion that says something is longer", hint=hint)
+        return
+    low, high = facts_of(signals[name]).ends if name in signals else _ends_of_measure(name, config)
+    if high == 1 < constraint.end:
+        hint = f"{constraint.end / 100:g}, if {constraint.end:g} percent is meant"
+    if constraint.low > high or constraint.high < low:
+        raise UsageError(f"{begin} can never hold: {name} is from {low:g} to {high:g}", hint=hint)
+    if constraint.low <= low and high <= constraint.high:
+        raise UsageError(f"{begin} holds for every completion: {name} is from {low:g} to {high:g}", hint=hint)
+
+
+def _ends_of_measure(name: str, config: Config) -> tuple[float, float]:
+    """Return the least and the largest value of what the task measures: of a share, which reports show in percent, 0
+    and 1."""
+    tables = TASKS[config.task.name].evaluation.tables
+    shares = {metric.column or metric.name for table in tables for metric in table.metrics if metric.form[-1:] == "%"}
+    return (0.0, 1.0) if name in shares else (-math.inf, math.inf)
 
 
 def _numbers(row: Mapping[str, Any]) -> list[str]:

@@ -138,10 +138,13 @@ def test_names_that_mean_nothing(
         ("length <= 0", ["length <= 0", "never hold"]),
         ("meteor >= 5", ["meteor >= 5", "from 0 to 1"]),
         ("overlong >= 0.5: 0.9", ["overlong >= 0.5", "from -1 to 0"]),
+        ("supported >= 95", ["supported >= 95", "never hold", "from 0 to 1", "0.95, if 95 percent"]),
+        ("repeated_trigrams <= 2", ["repeated_trigrams <= 2", "every completion", "from 0 to 1", "0.02, if 2 percent"]),
+        ("bleu >= 0: 0.9", ["bleu >= 0", "every completion"]),
     ],
 )
-def test_ranges_that_nothing_is_in(data: Path, tmp_path: Path, call: Call, constraint: str, named: list[str]) -> None:
-    """Its multiplier would stand at its limit for the whole run."""
+def test_ranges_that_bound_nothing(data: Path, tmp_path: Path, call: Call, constraint: str, named: list[str]) -> None:
+    """No value is in them, so that the multiplier would stand at its limit for the whole run; or every value is."""
     assert_refused(call(*arguments(data, tmp_path, "wrong"), f"--constraint={constraint}", "--dry-run"), *named)
 
 

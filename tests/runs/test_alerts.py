@@ -58,6 +58,11 @@ def test_each_signal(tmp_path: Path, changes: dict[str, Any], sentence: str) -> 
     assert said(paths, sentence), said(paths)
 
 
+def test_gradients_cut_by_little(tmp_path: Path) -> None:
+    """Adam divides by the gradients' size: a factor that hardly changes from step to step costs nothing."""
+    assert not said(make_run(tmp_path, steps=70, total=160, grad_norm=3.0), "nearly every gradient")
+
+
 def test_old_rollouts(tmp_path: Path) -> None:
     """Over the bound that the run has, and only then: of its rollouts, and of a worker that samples nothing."""
     stale = make_run(tmp_path, "stale", steps=70, total=160, **{"staleness/max": 5.0})
