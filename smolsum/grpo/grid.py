@@ -33,8 +33,8 @@ ALL = "all"
 PLACE_SECTIONS = ("run", "workers", "engine")
 """Sections that say where and with what a run is trained, not what it learns."""
 State = Literal["done", "goes on", "to train"]
-Variant = tuple[Sequence[str], str]
-"""one combination of a sweep: its `--set` values, and what makes the names of its runs differ"""
+Variant = tuple[Sequence[str], Sequence[str]]
+"""one combination of a sweep: its `--set` values, and those that differ from other combinations"""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def variants(seeds: int | None, *, sets: Sequence[str], **layers: Any) -> list[V
         start = resolve(TASKS, sets=first, **layers).config.train.seed
         choices.append([f"train.seed={seed}" for seed in range(start, start + seeds)])
     return [
-        (texts, "".join(_suffix(text) for text, among in zip(texts, choices, strict=True) if len(among) > 1))
+        (texts, [text for text, among in zip(texts, choices, strict=True) if len(among) > 1])
         for texts in product(*choices)
     ]
 
@@ -142,18 +142,26 @@ def _values(text: str, schema: Schema) -> list[str]:
     return [f"{key}{equals}{value}" for value in values]
 
 
-def _suffix(text: str) -> str:
-    """Return a setting as the end of a run's name: its key's last part and its value."""
-    key, _, value = (part.strip() for part in text.partition("="))
-    between = "" if value[:1].isdigit() else "-"
-    return "-" + safe_name(f"{key.rpartition('.')[2]}{between}{value}")
+def name_suffix(sets: Iterable[str]) -> str:
+    """Return settings as the end of a run's name: the last part of each key, and its value."""
+
+    def one(text: str) -> str:
+        key, _, value = (part.strip() for part in text.partition("="))
+        between = "" if value[:1].isdigit() else "-"
+        return "-" + safe_name(f"{key.rpartition('.')[2]}{between}{value}")
+
+    return "".join(map(one, sets))
 
 
 def plan(selection: Selection, sweep: Iterable[Variant], **layers: Any) -> list[Planned]:
     """Return every run of the selection in every variant, a model's length-only parent before the runs that begin with
     it, each with its run in the runs directory, which all share, or with a name. `layers` are the other arguments of
     `resolve`, and errors are its; a `--set` applies to the runs that have the stage it names, or a use for it."""
-    configs = [(config, suffix) for sets, suffix in sweep for config in _configs(selection, sets, **layers)]
+    configs = [
+        (config, name_suffix(text for text in varied if text in used))
+        for sets, varied in sweep
+        for config, used in _configs(selection, sets, **layers)
+    ]
     code = digests(name for config, _ in configs for name in _signals(config))
     distinct: dict[str, tuple[Config, str]] = {}
     for config, suffix in configs:
@@ -185,15 +193,17 @@ def plan(selection: Selection, sweep: Iterable[Variant], **layers: Any) -> list[
     return planned
 
 
-def _configs(selection: Selection, sets: Sequence[str], **layers: Any) -> list[Config]:
-    """Return the settings of every run of the selection in one variant."""
+def _configs(selection: Selection, sets: Sequence[str], **layers: Any) -> list[tuple[Config, Sequence[str]]]:
+    """Return the settings of every run of the selection in one variant, each with the `sets` that it has a use for."""
     common = [text for text in sets if _stage(text) is None]
 
     unused: dict[str, dict[tuple[str | None, ...], UnusedSetting]] = defaultdict(dict)
 
-    def resolved(model: str | None, strategy: str | None, reward: str | None, sets: Sequence[str]) -> Config:
+    def resolved(
+        model: str | None, strategy: str | None, reward: str | None, sets: Sequence[str]
+    ) -> tuple[Config, Sequence[str]]:
         try:
-            return resolve(TASKS, model=model, strategy=strategy, reward=reward, sets=sets, **layers).config
+            return resolve(TASKS, model=model, strategy=strategy, reward=reward, sets=sets, **layers).config, sets
         except UnusedSetting as error:
             kept = [text for text in sets if text.partition("=")[0].strip() != error.key]
             if len(kept) == len(sets):
@@ -203,14 +213,14 @@ def _configs(selection: Selection, sets: Sequence[str], **layers: Any) -> list[C
 
     found: dict[tuple[str | None, str | None, str | None], Config] = {}
     for model in selection.models:
-        pairs = {pair: resolved(model, *pair, common) for pair in product(selection.strategies, selection.rewards)}
+        pairs = {pair: resolved(model, *pair, common)[0] for pair in product(selection.strategies, selection.rewards)}
         stages = [stage for config in pairs.values() for stage in config.stages.values()]
         strategies = TASKS[next(iter(pairs.values())).task.name].presets.strategies
         if len(pairs) > 1 and FINETUNED in strategies and any("length" in stage.trained_rewards for stage in stages):
             # fine-tuned runs begin with the length stage, and all runs are compared with it
             others = {pair: config for pair, config in pairs.items() if labels(config)[0] != LENGTH_ONLY}
             parent = (FINETUNED, "length")
-            pairs = {parent: resolved(model, *parent, common), **others}
+            pairs = {parent: resolved(model, *parent, common)[0], **others}
         found |= {(model, *pair): config for pair, config in pairs.items()}
     names = list(dict.fromkeys(name for config in found.values() for name in config.stages))
     for text in sets:

@@ -165,8 +165,10 @@ def test_a_setting_reaches_the_runs_that_have_a_use_for_it(
     refused."""
     both = ["train", "--strategy=included", "--strategy=constrained", "--dry-run", f"--set=data.path={data}"]
     out, _ = done(call(*both, "--set=grpo.constraint_rate=0.1,0.2"))
-    assert len([name for name in planned(out) if "-constrained-" in name]) == 2
-    assert len([name for name in planned(out) if "-included-" in name]) == 1
+    rates = [f"tiny-constrained-meteor-constraint_rate{rate}" for rate in (0.1, 0.2)]
+    assert planned(out) == ["tiny-length", "tiny-included-meteor", *rates]
+    out, _ = done(call(*both, "--set=stages.included.steps=30,60"))
+    assert {"tiny-included-meteor-steps30", "tiny-included-meteor-steps60", "tiny-constrained-meteor"} < {*planned(out)}
     assert_refused(call(*both, "--set=judge.model=rules"), "judge.model", "no stage uses judge")
     judged = [*both, "--reward=meteor", "--reward=judge", "--set=judge.model=rules"]
     monkeypatch.setenv("SMOLSUM_JUDGE_URL", "http://127.0.0.1:9/v1")

@@ -13,7 +13,7 @@ from support.refusals import assert_refused, refuses
 from support.reports import edit
 from support.studies import CRITERIA, PATHS, judged, run
 
-from smolsum.grpo.grid import variants
+from smolsum.grpo.grid import name_suffix, variants
 from smolsum.results.analysis_plan import AnalysisPlan, PlanVersion, read_plan, write_plan
 from smolsum.stats.seeds import compare_runs, margin_p
 from smolsum.stats.several import benjamini_hochberg, holm
@@ -70,7 +70,7 @@ def test_runs_of_a_grid_are_told_by_their_seeds(call: Call, tmp_path: Path, monk
     them; a name without a seed is one of its own."""
     monkeypatch.chdir(tmp_path)
     layers: dict[str, Any] = {"config_file": None, "flags": {"train.seed": 9}}
-    first, second = (suffix for _, suffix in variants(2, sets=[], **layers))
+    first, second = (name_suffix(varied) for _, varied in variants(2, sets=[], **layers))
     names = (f"runs/length{second}", f"length{first}", f"length-rouge{first}", f"length-rouge{second}", "start")
     done(
         call("plan", "p.toml", *names, "other=o2,o1", "--metric", "meteor"), "length-rouge: length-rouge-seed9, length"
