@@ -42,6 +42,7 @@ TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 """types in NumPy, and their names in safetensors"""
 BLOCK, LONGEST_STEM = 1 << 24, 100
 """bytes that are read at once, and characters of a file's name in that of its folder"""
+MB = 10**6
 NAMES = re.compile(r"(?:model|lm_head)\.[\w.]*\w")
 """names of weights in what MLX says about them"""
 
@@ -225,13 +226,18 @@ def _write_values(
     out: BinaryIO, file: GgufFile, architecture: Architecture, weights: list[Weight], config: dict[str, Any]
 ) -> None:
     """Write one weight after the other, so that no more than one is in memory."""
-    for one in weights:
-        heads = config["num_attention_heads" if "attn_q" in one.tensor.name else "num_key_value_heads"]
-        values = file.values(one.tensor)
-        if architecture.norm_shift and "norm" in one.tensor.name:
-            values = _as_float32(values)
-        values = hf_values(architecture, one.tensor.name, values, heads)
-        out.write(np.ascontiguousarray(_as_type(values, one.dtype)).tobytes())
+    written = 0
+    with console.Meter("converted", sum(one.nbytes for one in weights) // MB, quiet=False) as meter:
+        for one in weights:
+            meter.to(written // MB, "MB")
+            heads = config["num_attention_heads" if "attn_q" in one.tensor.name else "num_key_value_heads"]
+            values = file.values(one.tensor)
+            if architecture.norm_shift and "norm" in one.tensor.name:
+                values = _as_float32(values)
+            values = hf_values(architecture, one.tensor.name, values, heads)
+            out.write(np.ascontiguousarray(_as_type(values, one.dtype)).tobytes())
+            written += one.nbytes
+        meter.to(written // MB, "MB")
 
 
 def _as_type(values: NDArray[Any], dtype: str) -> NDArray[Any]:

@@ -1,6 +1,7 @@
 """Models from GGUF files: the same logits as from a directory with the same values, and each is converted once."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,6 +113,21 @@ def test_a_file_is_converted_once_by_whoever_comes_first(
     assert said.count("converting") == 1
     assert "Q8_0" in said
     assert " GB of float32" in said
+
+
+def test_a_long_conversion_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the time left, as every count."""
+    _, file = write_pair(tmp_path, "llama", "Q8_0", hidden_size=256, intermediate_size=4096)
+    monkeypatch.setattr("smolsum.console.FIRST_S", 0.0)
+    monkeypatch.setattr("smolsum.console.METER_S", 0.0)
+    cached_model(file)
+    counts = re.findall(r"converted (\d+)/(\d+) MB eta \d+s", capsys.readouterr().err)
+    assert {total for _, total in counts} == {counts[-1][0]}
+    done = [int(count) for count, _ in counts]
+    assert done == sorted(done)
+    assert len({*done}) > 2
 
 
 def test_another_content_is_another_model(tmp_path: Path) -> None:
