@@ -8,6 +8,7 @@ from smolsum.files import finite
 from smolsum.runs.alerts import find_alerts
 from smolsum.runs.grid_follower import grid_of
 from smolsum.runs.reader import Run
+from smolsum.runs.records import Status
 from smolsum.runs.state import pace, run_state
 
 SCHEMA_VERSION = 1
@@ -33,9 +34,18 @@ def as_document(run: Run) -> dict[str, Any]:
         "stages": run.stages,
         "elapsed_s": took.elapsed_s,
         "eta_s": took.eta_s,
+        "sampling": _sampling(run.status),
         "metrics": {key: value for key, value in run.row.items() if key != "schema_version"},
         "signals": [asdict(alert) for alert in find_alerts(run)],
         "events": list(run.event_rows)[-MAX_EVENTS:],
         "grid": asdict(grid) if grid else None,
     }
     return dict(finite(found))
+
+
+def _sampling(status: Status) -> dict[str, float | None] | None:
+    """Return how far the evaluation, the validation or the step under way is with its completions; None where none are
+    being sampled."""
+    if not status.completions:
+        return None
+    return {name: getattr(status, name) for name in ("completions", "done", "tok_s", "left_s")}

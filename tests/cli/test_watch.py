@@ -73,6 +73,10 @@ def test_json(tmp_path: Path, watch: Call) -> None:
     assert found["metrics"] == row(61, 80, loss=None)
     assert (found["step"], found["steps"], found["stages"]) == (61, 80, {"length": 40, "quality": 40})
     assert {signal["level"] for signal in found["signals"]} <= {"trouble", "warning", "note"}
+    assert found["sampling"] is None
+    counts = {"completions": 200, "done": 70, "tok_s": 512.5, "left_s": 12.0}
+    status(paths.root, "running", 0, 80, **counts)
+    assert json.loads(done(watch("made", "--json"))[0])["sampling"] == counts
 
 
 def test_json_is_strict(tmp_path: Path, watch: Call) -> None:

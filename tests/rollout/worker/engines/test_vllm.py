@@ -114,6 +114,7 @@ def test_weights_without_a_place_change_nothing(
     assert all(any(name in line for line in wrong) for name in named), wrong
     path, before = tmp_path / "w.safetensors", tmp_path / "old.safetensors"
     write_weights(arrays, path)
+    assert worker.smolsum_check(str(path))["unseen"] == sorted(arrays.keys() - old.keys())
     if arrays.keys() != old.keys():
         with pytest.raises(ValueError, match="no place"):
             worker.smolsum_load(str(path))
