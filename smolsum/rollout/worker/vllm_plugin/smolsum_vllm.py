@@ -28,8 +28,8 @@ class WeightsExtension:
     def smolsum_sampler(self) -> None:
         """Have vllm-metal return log-probs of the distribution that it samples from.
 
-        It makes its sampler without `--logprobs-mode` (`self._sampler = Sampler()` in its v1/model_runner.py, still in
-        0.30.0): at a temperature other than 1 the log-probs would be those of temperature 1.
+        It makes its sampler without `--logprobs-mode` (`self._sampler = Sampler()` in its v1/model_runner.py, tag
+        v0.3.0.dev20260822182524): at a temperature other than 1 the log-probs would be those of temperature 1.
         """
         sampler, mode = getattr(self.model_runner, "_sampler", None), self.model_config.logprobs_mode
         if sampler is not None and getattr(sampler, "logprobs_mode", mode) != mode:
