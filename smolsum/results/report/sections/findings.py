@@ -78,7 +78,9 @@ def _model_verdict(
     end = best.end.changes
     kept = end.get(constraint.name) if constraint is not None else None
     if len(mine) == 1:
-        clauses = [_clause(_called(inputs, one.metric), one) for one in (end[quality.name], kept) if one is not None]
+        seeds = len(best.end.evaluations)
+        changes = [one for one in (end[quality.name], kept) if one is not None]
+        clauses = [_clause(_called(inputs, one.metric), one, seeds) for one in changes]
         # elsewhere the one configuration is named by all its signals and weights
         name = f"{model}, {best.name}" if inputs.follows_study else model
         found = [f"{name}: {'; '.join(clauses)}.", _lost(best, constraint)]
@@ -116,11 +118,12 @@ def _called(inputs: ReportInputs, metric: Metric) -> str:
     return f"{metric.title} (of {len(inputs.criteria)}, by the judge {name})"
 
 
-def _clause(title: str, change: Change) -> str:
-    """A metric before and after training."""
+def _clause(title: str, change: Change, seeds: int) -> str:
+    """A metric before and after training, of so many seeds."""
     if not math.isfinite(change.before):
         return f"{title} {change.text}"
-    sure = f" ({change.direction})" if change.direction else ""
+    few = " with 2 seeds" if seeds == 2 and change.direction == NO_DIFFERENCE else ""
+    sure = f" ({change.direction}{few})" if change.direction else ""
     return f"{title} {show(change.metric, change.before)} before training, {change.text} after{sure}"
 
 
@@ -311,10 +314,18 @@ def _table(
         [row[first:] for row in rows],
         "Against untrained: the difference with its 95 % interval; better and worse where p, adjusted by Holm over the "
         f"rows, is below 0.05. {', '.join(sorted(kinds))}.",
+        _two_seeds(configurations),
         _rewarded(inputs, metrics),
         _to_judge(inputs, metrics) if advice else "",
         f"{metrics.unmeasured.title} cannot be measured on this data." if metrics.unmeasured else "",
     )
+
+
+def _two_seeds(configurations: Sequence[StageOutcomes]) -> str:
+    """A note if a configuration was trained with as few seeds as leave a test one degree of freedom."""
+    if all(len(one.end.evaluations) != 2 for one in configurations):
+        return ""
+    return "Seeds are a sample, too: of two of them hardly any difference is significant. A third tells much more."
 
 
 def _rewarded(inputs: ReportInputs, metrics: ComparedMetrics) -> str:
