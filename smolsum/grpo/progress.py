@@ -36,8 +36,9 @@ _SPEED: Figures = {"s/step": (("perf/step_s",), ".2f")}
 _GRADIENT: Figures = {"grad_norm": (("grad_norm",), ".2g")}
 _VALIDATION = "validation"
 _STAGE_WIDTH = 12
-FIRST_S = 3.0
-"""Seconds that completions are sampled before their count is shown; heartbeats repeat it."""
+FIRST_S, AGAIN_S = 3.0, 10.0
+"""Seconds that completions are sampled before their count is shown, the first of its kind and each later one;
+heartbeats repeat it."""
 # least width of the bar, the spinner and the gaps
 _BAR_WIDTH = 16
 
@@ -91,7 +92,7 @@ class Progress:
         self._step_seconds: deque[float] = deque(maxlen=ETA_STEPS)
         self._where = self._sampling = ""
         self._stepped = False
-        self._counted, self._count_began = set[str](), 0.0
+        self._kinds, self._count_began, self._count_shown = set[str](), 0.0, False
         self._began = self._spoke = clock()
         # reentrant: a signal handler may print while its thread does
         self._lock = threading.RLock()
@@ -122,12 +123,12 @@ class Progress:
 
     def counting(self, doing: str, count: SamplingCount, *, of: str = "", then: str = "") -> None:
         """Show completions that are being sampled, or the groups of an update: in the bar, or as a line, once they have
-        taken a moment. Counts with the same name, `doing`, share one line; heartbeats have each, with `of`, and `then`
-        what follows it."""
+        taken a moment: the first with a name, `doing`, after `FIRST_S`, others after `AGAIN_S`. Heartbeats have each, with
+        `of`, and `then` what follows it."""
         with self._lock:
             now, label = self._clock(), " ".join(filter(None, (doing, of)))
             if count.left_s is None:
-                self._count_began = now
+                self._count_began, self._count_shown = now, False
             self._sampling = f'now="{then}"' if then and count.done == count.total else f'now="{label}" {count}'
             if now - self._count_began < FIRST_S:
                 return
@@ -136,8 +137,11 @@ class Progress:
                 name, parts = (then or label, []) if ended else (label, count.parts)
                 room = self._bar.console.width - len(name) - _BAR_WIDTH
                 self._bar.update(self._bar.task_ids[0], description=name, numbers=_fit(parts, room))
-            elif doing not in self._counted and not self._live:
-                self._counted.add(doing)
+            elif not (self._live or self._count_shown):
+                if doing in self._kinds and now - self._count_began < AGAIN_S:
+                    return
+                self._count_shown = True
+                self._kinds.add(doing)
                 self.note(f"{label}: {count}")
 
     def note(self, text: str) -> None:

@@ -164,8 +164,8 @@ def test_heartbeat_breaks_a_silence(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_completions_under_way_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line for each kind of count, once it has taken a moment; a heartbeat has the newest count next to the step,
-    and what follows once all are there."""
+    """One line for each count, the first of its kind once it has taken a moment, the next ones if they take long; a
+    heartbeat has the newest count next to the step, and what follows once all are there."""
     clock = SimpleNamespace(now=100.0)
     progress = Progress(clock=lambda: clock.now)
     progress.plan([("length", 240)])
@@ -183,6 +183,8 @@ def test_completions_under_way_are_counted(capsys: pytest.CaptureFixture[str]) -
     progress.beat()
     progress.step("length", 1, {})
     count(0, 1, of="step 2")
+    count(3, 9, of="step 2")
+    count(5, 1, of="step 2")
     count(9, 31, of="step 2")
     progress.beat()
     count(16, 31, of="step 2", then="update of step 2")
@@ -193,8 +195,9 @@ def test_completions_under_way_are_counted(capsys: pytest.CaptureFixture[str]) -
     assert said(capsys) == [
         'heartbeat elapsed=35s now="sampling step 1" 7/16 completions 85 tok/s eta 12s',
         "stage=length step=1/240",
-        'heartbeat elapsed=1m07s stage=length step=1/240 now="sampling step 2" 9/16 completions 85 tok/s eta 12s',
-        'heartbeat elapsed=1m38s stage=length step=1/240 now="update of step 2"',
+        "sampling step 2: 5/16 completions 85 tok/s eta 12s",
+        'heartbeat elapsed=1m17s stage=length step=1/240 now="sampling step 2" 9/16 completions 85 tok/s eta 12s',
+        'heartbeat elapsed=1m48s stage=length step=1/240 now="update of step 2"',
         "update of step 2: 1/4 groups eta 15s",
     ]
 
