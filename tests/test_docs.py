@@ -104,10 +104,12 @@ def test_settings_of_commands_are_accepted(
 ) -> None:
     """Each training of one run that a page shows resolves: its model, strategy, signals, presets and values."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "my-model").symlink_to(ROOT / "smolsum" / "policy" / "builtin" / "tiny")
     text = page.read_text(encoding="utf-8")
-    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        if file := re.match(r"# (\w+\.py)\n", code):
+    for model in {"my-model", *re.findall(r"--model (runs/\S+/step-\d+)", text)}:
+        (tmp_path / model).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / model).symlink_to(ROOT / "smolsum" / "policy" / "builtin" / "tiny")
+    for code in re.findall(r"```(?:python|toml)\n(.*?)```", text, re.DOTALL):
+        if file := re.match(r"# (\w+\.(?:py|toml))\n", code):
             (tmp_path / file[1]).write_text(code, encoding="utf-8")
     for name, *rest in commands(text):
         if (
