@@ -1,10 +1,10 @@
 """Write SciTLDR's abstracts as data: the abstract is the prompt, its TLDRs the references.
 
-    git clone --depth 1 https://github.com/allenai/scitldr
-    python3 scripts/scitldr.py scitldr OUT           # train.jsonl, validation.jsonl and test.jsonl
+    git clone --depth 1 https://github.com/allenai/scitldr clone
+    python3 scripts/scitldr.py clone OUT             # train.jsonl, validation.jsonl and test.jsonl
 
-The splits are those of the data set (Cachola et al. 2020, arXiv:2004.15011). An abstract that an earlier split has is
-left out of a later one.
+The splits are those of the data set (Cachola et al. 2020, arXiv:2004.15011). An abstract of the test split is left
+out of the others, and one of the validation split out of the training split; so are repeats within a split.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ def measure(
 def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Prompt, measure_one: Measure) -> None:
     """Raise UsageError for a constraint on something that the task neither scores nor measures, for a target that the
     task lacks, and for a gate that would turn the reward around. `prompt` is any prompt of the run."""
-    constraints = [one for stage in config.stages.values() for one in parse_constraints(stage.constraints)]
+    stages = [parse_constraints(stage.constraints) for stage in config.stages.values()]
+    constraints = [one for stage in stages for one in stage]
     named = {one.measured for one in constraints} - {LENGTH} - signals.keys()
     columns = _numbers(measure_one(prompt, Rollout((), (), "stop", 0, "", 0, ""))) if named else []
     for one in constraints:
@@ -66,7 +67,6 @@ def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Pro
                 f"constraint {one.text!r}: task {config.task.name} neither scores nor measures {one.measured!r}",
                 hint=nearest(one.measured, dict.fromkeys([LENGTH, *signals, *columns])),
             )
-        _check_reach(one, config, signals)
         if config.grpo.constraint_method == "gate" and one.level is None and math.isinf(one.low):
             raise UsageError(
                 f"constraint {one.text!r}: a gate multiplies the reward by it, and the "
@@ -79,35 +79,43 @@ def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Pro
                 f"constraint {one.text!r}: {one.measured} has no target in task {config.task.name}",
                 hint=f"name a range: {one.measured} in A..B: 0.95",
             )
+    for stage in stages:
+        _check_reach(stage, config, signals)
 
 
-def _check_reach(constraint: Constraint, config: Config, signals: Mapping[str, Signal]) -> None:
-    """Raise UsageError for a range that no value is in, or that every value of a signal or measure is in."""
-    if constraint.from_target or constraint.of_start:
-        return
-    name, begin, hint = constraint.measured, f"constraint {constraint.text!r}", "a range that values can be in"
-    if name == LENGTH:
-        limit = config.sampling.max_new_tokens  # a unit of length has a token at least
-        if constraint.low > limit:
+def _check_reach(constraints: Sequence[Constraint], config: Config, signals: Mapping[str, Signal]) -> None:
+    """Raise UsageError for a range that no value is in, and for what all constraints of a stage on a signal or measure
+    leave open, as every value is in their ranges."""
+    absolute = [one for one in constraints if not (one.from_target or one.of_start)]
+    ends = {one.measured: _ends(one.measured, config, signals) for one in absolute}
+    for one in absolute:
+        low, high = ends[one.measured]
+        name, begin, hint = one.measured, f"constraint {one.text!r}", "a range that values can be in"
+        if name == LENGTH and one.low > high:
             raise UsageError(
-                f"{begin} can never hold: sampling.max_new_tokens = {limit} cuts every completion before",
-                hint=f"--set sampling.max_new_tokens={2 * constraint.low:.0f}, or a smaller length",
+                f"{begin} can never hold: sampling.max_new_tokens = {high:.0f} cuts every completion before",
+                hint=f"--set sampling.max_new_tokens={2 * one.low:.0f}, or a smaller length",
             )
-        if constraint.high < 1:
+        if name == LENGTH and one.high < low:
             raise UsageError(f"{begin} can never hold: every completion that says something is longer", hint=hint)
-        return
-    low, high = facts_of(signals[name]).ends if name in signals else _ends_of_measure(name, config)
-    if high == 1 < constraint.end:
-        hint = f"{constraint.end / 100:g}, if {constraint.end:g} percent is meant"
-    if constraint.low > high or constraint.high < low:
-        raise UsageError(f"{begin} can never hold: {name} is from {low:g} to {high:g}", hint=hint)
-    if constraint.low <= low and high <= constraint.high:
-        raise UsageError(f"{begin} holds for every completion: {name} is from {low:g} to {high:g}", hint=hint)
+        if (low, high) == (0, 1) and one.end >= 2:
+            hint = f"shares are between 0 and 1: {one.end / 100:g} is {one.end:g} percent"
+        if one.low > high or one.high < low:
+            raise UsageError(f"{begin} can never hold: {name} is from {low:g} to {high:g}", hint=hint)
+        alike = [other for other in constraints if other.measured == name]
+        low = 0.0 if name == LENGTH else low  # nothing at all, which `length >= 1` forbids
+        if all(other in absolute and other.low <= low and high <= other.high for other in alike):
+            why = "no completion is longer" if name == LENGTH else f"{name} is from {low:g} to {high:g}"
+            raise UsageError(f"{begin} holds for every completion: {why}", hint=hint)
 
 
-def _ends_of_measure(name: str, config: Config) -> tuple[float, float]:
-    """Return the least and the largest value of what the task measures: of a share, which reports show in percent, 0
-    and 1."""
+def _ends(name: str, config: Config, signals: Mapping[str, Signal]) -> tuple[float, float]:
+    """Return the least and the largest value of a length (a unit of which has a token at least), a signal, or what the
+    task measures: of a share, which reports show in percent, 0 and 1."""
+    if name == LENGTH:
+        return 1.0, float(config.sampling.max_new_tokens)
+    if name in signals:
+        return facts_of(signals[name]).ends
     tables = TASKS[config.task.name].evaluation.tables
     shares = {metric.column or metric.name for table in tables for metric in table.metrics if metric.form[-1:] == "%"}
     return (0.0, 1.0) if name in shares else (-math.inf, math.inf)

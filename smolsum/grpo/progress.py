@@ -37,8 +37,8 @@ _GRADIENT: Figures = {"grad_norm": (("grad_norm",), ".2g")}
 _VALIDATION = "validation"
 _STAGE_WIDTH = 12
 FIRST_S, AGAIN_S = 3.0, 10.0
-"""Seconds that completions are sampled before their count is shown, the first of its kind and each later one;
-heartbeats repeat it."""
+"""Seconds that completions are sampled before their count is shown: of the first of its kind, and of later ones.
+Heartbeats repeat it."""
 # least width of the bar, the spinner and the gaps
 _BAR_WIDTH = 16
 
@@ -123,8 +123,8 @@ class Progress:
 
     def counting(self, doing: str, count: SamplingCount, *, of: str = "", then: str = "") -> None:
         """Show completions that are being sampled, or the groups of an update: in the bar, or as a line, once they have
-        taken a moment: the first with a name, `doing`, after `FIRST_S`, others after `AGAIN_S`. Heartbeats have each, with
-        `of`, and `then` what follows it."""
+        taken a moment: the first with a name, `doing`, after `FIRST_S`, others after `AGAIN_S`. Heartbeats have each,
+        with `of`, and `then` what follows it."""
         with self._lock:
             now, label = self._clock(), " ".join(filter(None, (doing, of)))
             if count.left_s is None:
@@ -137,7 +137,7 @@ class Progress:
                 name, parts = (then or label, []) if ended else (label, count.parts)
                 room = self._bar.console.width - len(name) - _BAR_WIDTH
                 self._bar.update(self._bar.task_ids[0], description=name, numbers=_fit(parts, room))
-            elif not (self._live or self._count_shown):
+            elif not (self._live or self._count_shown or count.done == count.total):
                 if doing in self._kinds and now - self._count_began < AGAIN_S:
                     return
                 self._count_shown = True

@@ -34,7 +34,7 @@ def as_document(run: Run) -> dict[str, Any]:
         "stages": run.stages,
         "elapsed_s": took.elapsed_s,
         "eta_s": took.eta_s,
-        "sampling": _sampling(run.status),
+        "sampling": _sampling(run.status) if state.alive else None,
         "metrics": {key: value for key, value in run.row.items() if key != "schema_version"},
         "signals": [asdict(alert) for alert in find_alerts(run)],
         "events": list(run.event_rows)[-MAX_EVENTS:],
@@ -46,6 +46,6 @@ def as_document(run: Run) -> dict[str, Any]:
 def _sampling(status: Status) -> dict[str, float | None] | None:
     """Return how far the evaluation, the validation or the step under way is with its completions; None where none are
     being sampled."""
-    if not status.completions:
+    if not status.completions or status.phase == "updating":  # which counts groups
         return None
     return {name: getattr(status, name) for name in ("completions", "done", "tok_s", "left_s")}

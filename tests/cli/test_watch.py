@@ -4,13 +4,15 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.calls import Call, done
 from support.refusals import assert_refused
-from support.watching import append, golden, make_run, row, status
+from support.watching import append, golden, make_run, row, stamp, status
 
 
 @pytest.fixture(autouse=True)
@@ -74,9 +76,21 @@ def test_json(tmp_path: Path, watch: Call) -> None:
     assert (found["step"], found["steps"], found["stages"]) == (61, 80, {"length": 40, "quality": 40})
     assert {signal["level"] for signal in found["signals"]} <= {"trouble", "warning", "note"}
     assert found["sampling"] is None
+
+
+def test_json_counts_what_is_sampled(tmp_path: Path, watch: Call) -> None:
+    """Of a run that is alive; the groups of an update are no completions."""
+    paths = make_run(tmp_path)
     counts = {"completions": 200, "done": 70, "tok_s": 512.5, "left_s": 12.0}
-    status(paths.root, "running", 0, 80, **counts)
-    assert json.loads(done(watch("made", "--json"))[0])["sampling"] == counts
+    now = datetime.now(UTC).isoformat()
+
+    def sampling(**changes: str) -> Any:
+        status(paths.root, "running", 0, 80, **{**counts, "heartbeat": now, **changes})
+        return json.loads(done(watch("made", "--json"))[0])["sampling"]
+
+    assert sampling() == counts
+    assert sampling(phase="updating") is None
+    assert sampling(heartbeat=stamp(0)) is None
 
 
 def test_json_is_strict(tmp_path: Path, watch: Call) -> None:

@@ -189,6 +189,8 @@ def test_completions_under_way_are_counted(capsys: pytest.CaptureFixture[str]) -
     progress.beat()
     count(16, 31, of="step 2", then="update of step 2")
     progress.beat()
+    count(0, 1, of="step 3")
+    count(16, 11, of="step 3")  # they came all at once: there is nothing to wait for
     progress.counting("update", SamplingCount(0, 4, noun="groups"), of="of step 2")
     clock.now += 5
     progress.counting("update", SamplingCount(1, 4, left_s=15.0, noun="groups"), of="of step 2")

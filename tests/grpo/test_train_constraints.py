@@ -138,14 +138,22 @@ def test_names_that_mean_nothing(
         ("length <= 0", ["length <= 0", "never hold"]),
         ("meteor >= 5", ["meteor >= 5", "from 0 to 1"]),
         ("overlong >= 0.5: 0.9", ["overlong >= 0.5", "from -1 to 0"]),
-        ("supported >= 95", ["supported >= 95", "never hold", "from 0 to 1", "0.95, if 95 percent"]),
-        ("repeated_trigrams <= 2", ["repeated_trigrams <= 2", "every completion", "from 0 to 1", "0.02, if 2 percent"]),
+        ("supported >= 95", ["supported >= 95", "never hold", "from 0 to 1", "0.95 is 95 percent"]),
+        ("repeated_trigrams <= 2", ["repeated_trigrams <= 2", "every completion", "from 0 to 1", "0.02 is 2 percent"]),
         ("bleu >= 0: 0.9", ["bleu >= 0", "every completion"]),
+        ("copied in 0..1", ["copied >= 0", "every completion"]),
+        ("length in 0..46: 0.9", ["length in 0..46", "no completion is longer"]),
     ],
 )
 def test_ranges_that_bound_nothing(data: Path, tmp_path: Path, call: Call, constraint: str, named: list[str]) -> None:
     """No value is in them, so that the multiplier would stand at its limit for the whole run; or every value is."""
     assert_refused(call(*arguments(data, tmp_path, "wrong"), f"--constraint={constraint}", "--dry-run"), *named)
+
+
+@pytest.mark.parametrize("constraint", ["copied in 0..0.3", "meteor in 0.3..1", "length >= 1: 0.99", "length <= 45"])
+def test_a_range_may_begin_or_end_where_values_do(data: Path, tmp_path: Path, call: Call, constraint: str) -> None:
+    """Its other end is the bound; and no text at all has no length."""
+    done(call(*arguments(data, tmp_path, "fine"), f"--constraint={constraint}", "--dry-run"))
 
 
 def test_a_gate_cannot_have_what_should_be_low(data: Path, tmp_path: Path, call: Call) -> None:

@@ -172,7 +172,7 @@ def test_seeds_are_one_way(tmp_path: Path) -> None:
 
     assert width(both.rows[2][3].text) > 3 * width(alone.rows[2][3].text)
     assert figure.svg.count('class="shaft"') == 2
-    few = "of two of them hardly any difference is significant"
+    few = "With two seeds hardly any difference can be significant"
     assert [any(few in note for note in table.notes) for table in (alone, both)] == [False, True]
     assert "10.0% after (no significant difference with 2 seeds)" in report_of(one, two).verdict
 

@@ -122,8 +122,7 @@ def _clause(title: str, change: Change, seeds: int) -> str:
     """A metric before and after training, of so many seeds."""
     if not math.isfinite(change.before):
         return f"{title} {change.text}"
-    few = " with 2 seeds" if seeds == 2 and change.direction == NO_DIFFERENCE else ""
-    sure = f" ({change.direction}{few})" if change.direction else ""
+    sure = f" ({change.direction}{_of_two(change.direction, seeds)})" if change.direction else ""
     return f"{title} {show(change.metric, change.before)} before training, {change.text} after{sure}"
 
 
@@ -131,7 +130,8 @@ def _against(best: StageOutcomes, change: Change) -> str:
     """The best against the untrained model, or else against length alone."""
     one = best.configuration
     if math.isfinite(change.before):
-        return f"{_than(change.direction)} the untrained model, {show(change.metric, change.before)}"
+        against = f"{_than(change.direction)} the untrained model{_of_two(change.direction, len(best.end.evaluations))}"
+        return f"{against}, {show(change.metric, change.before)}"
     if change.metric.name != COMPOSITE:
         return ""
     # the interval is undefined if all examples differ by the same amount
@@ -142,6 +142,11 @@ def _against(best: StageOutcomes, change: Change) -> str:
         f"{_than(direction)} length alone, {result.mean_a:.3f} (Δ {signed(3)(result.delta)}, "
         f"95 % [{signed(3)(result.ci_low)}, {signed(3)(result.ci_high)}], p adjusted {p_value(one.p_holm)})"
     )
+
+
+def _of_two(direction: str, seeds: int) -> str:
+    """What a test that found nothing has to say of its two seeds, which leave it one degree of freedom."""
+    return " with 2 seeds" if seeds == 2 and direction == NO_DIFFERENCE else ""
 
 
 def _than(direction: str) -> str:
@@ -322,10 +327,12 @@ def _table(
 
 
 def _two_seeds(configurations: Sequence[StageOutcomes]) -> str:
-    """A note if a configuration was trained with as few seeds as leave a test one degree of freedom."""
-    if all(len(one.end.evaluations) != 2 for one in configurations):
+    """A note if a test of two seeds found no difference."""
+    pairs = [outcome for one in configurations for outcome in one.stages if len(outcome.evaluations) == 2]
+    found = {change.direction for outcome in pairs for change in outcome.changes.values()}
+    if NO_DIFFERENCE not in found:
         return ""
-    return "Seeds are a sample, too: of two of them hardly any difference is significant. A third tells much more."
+    return "With two seeds hardly any difference can be significant, as they are a sample, too; a third helps much."
 
 
 def _rewarded(inputs: ReportInputs, metrics: ComparedMetrics) -> str:
