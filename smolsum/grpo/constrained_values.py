@@ -84,8 +84,8 @@ def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Pro
 
 
 def _check_reach(constraints: Sequence[Constraint], config: Config, signals: Mapping[str, Signal]) -> None:
-    """Raise UsageError for a range that no value is in, and for what all constraints of a stage on a signal or measure
-    leave open, as every value is in their ranges."""
+    """Raise UsageError for a range of a stage that no value is in, and where every value is in all ranges on the same
+    measure."""
     absolute = [one for one in constraints if not (one.from_target or one.of_start)]
     ends = {one.measured: _ends(one.measured, config, signals) for one in absolute}
     for one in absolute:
@@ -105,7 +105,8 @@ def _check_reach(constraints: Sequence[Constraint], config: Config, signals: Map
         alike = [other for other in constraints if other.measured == name]
         low = 0.0 if name == LENGTH else low  # nothing at all, which `length >= 1` forbids
         if all(other in absolute and other.low <= low and high <= other.high for other in alike):
-            why = "no completion is longer" if name == LENGTH else f"{name} is from {low:g} to {high:g}"
+            why = f"{name} is from {low:g} to {high:g}{' (sampling.max_new_tokens)' * (name == LENGTH)}"
+            hint = hint if "percent" in hint else "a range that leaves some values out"
             raise UsageError(f"{begin} holds for every completion: {why}", hint=hint)
 
 

@@ -142,7 +142,7 @@ def test_names_that_mean_nothing(
         ("repeated_trigrams <= 2", ["repeated_trigrams <= 2", "every completion", "from 0 to 1", "0.02 is 2 percent"]),
         ("bleu >= 0: 0.9", ["bleu >= 0", "every completion"]),
         ("copied in 0..1", ["copied >= 0", "every completion"]),
-        ("length in 0..46: 0.9", ["length in 0..46", "no completion is longer"]),
+        ("length in 0..46: 0.9", ["length in 0..46", "from 0 to 46 (sampling.max_new_tokens)", "leaves some"]),
     ],
 )
 def test_ranges_that_bound_nothing(data: Path, tmp_path: Path, call: Call, constraint: str, named: list[str]) -> None:
