@@ -45,6 +45,9 @@ def serve_worker(
     lora_rank: Annotated[
         int, typer.Option(metavar="N", min=0, max=512, help="As the trainer's lora.rank, 0: none; engine vllm only.")
     ] = 0,
+    chat_template: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="As the trainer's model.chat_template.")
+    ] = None,
     max_model_len: Annotated[
         int | None,
         typer.Option(
@@ -96,6 +99,7 @@ def serve_worker(
         token=secret,
         dtype=dtype,
         quantize=quantize,
+        chat_template=str(chat_template.absolute()) if chat_template else "",
         max_model_len=max_model_len,
         vllm_python=python,
         lora_rank=lora_rank,

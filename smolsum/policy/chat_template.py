@@ -1,4 +1,5 @@
-"""What a chat template gets from the training: a default system message, and whether the model thinks first.
+"""The chat template of a model, or of the user's own, and what it gets from the training: a default system message, and
+whether the model thinks first.
 
 A policy answers as it was trained only under the system message of its training. So the checkpoints of a run carry that
 message in their chat template, where transformers, mlx-lm and vLLM apply it; a system message of the user's own wins.
@@ -14,6 +15,7 @@ from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from smolsum.errors import UsageError
 from smolsum.types import Prompt
 
 FILE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
@@ -23,11 +25,16 @@ END = "{#- smolsum: end #}\n"
 """The line break is not rendered: transformers trims it, and what follows still begins its line."""
 QUIET = f"{{#- smolsum: without thinking, as in the training #}}{{%- set enable_thinking = false %}}{END}"
 """what a template begins with that does not think"""
+OWN = f"{{#- smolsum: a template of the user's own #}}{END}"
+"""what a template begins with that replaces the model's"""
 SWITCH = "enable_thinking"
 """the variable that templates with and without thinking read"""
 ADDED = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
 WITHOUT = "messages and messages[0]['role'] != 'system'"
 """the condition in a template that a chat has no system message"""
+TRIAL = ({"role": "user", "content": "smolsum-user"}, {"role": "assistant", "content": "smolsum-answer"})
+"""a chat that a template must render"""
+EXAMPLE = "docs/own-models-and-data.md#base-models has one that does"
 MARK = "smolsum-system"
 """a system message to see whether a template shows it"""
 
@@ -42,7 +49,33 @@ def plain_template(template: Any) -> Any:
     """Return a chat template, or several by name, without what smolsum added."""
     if isinstance(template, Mapping):
         return {name: plain_template(one) for name, one in template.items()}
-    return ADDED.sub("", template).replace(QUIET, "") if isinstance(template, str) else template
+    return ADDED.sub("", template).replace(QUIET, "").replace(OWN, "") if isinstance(template, str) else template
+
+
+def no_template(model: str) -> UsageError:
+    """Return the error for a model without a chat template."""
+    return UsageError(
+        f"{model} has no chat template, as base models have none",
+        hint="use an instruction-tuned model (…-Instruct), or a template of your own: model.chat_template",
+    )
+
+
+def read_template(path: Path, tokenizer: TokenizerWrapper) -> str:
+    """Return the chat template in a file, to be the tokenizer's. Raises UsageError for a file that is missing or no
+    text, and for a template that fails, or leaves out what the user or the assistant says."""
+    try:
+        template = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise UsageError(f"the chat template {path} cannot be read: {reason}", hint="give a file in Jinja") from error
+    try:
+        shown = str(tokenizer.apply_chat_template(list(TRIAL), tokenize=False, chat_template=template))
+    except Exception as error:  # templates raise anything
+        raise UsageError(f"the chat template {path} does not work: {error}", hint=EXAMPLE) from error
+    for turn in TRIAL:
+        if turn["content"] not in shown:
+            raise UsageError(f"the chat template {path} leaves out what the {turn['role']} says", hint=EXAMPLE)
+    return OWN + template
 
 
 def is_quiet(template: Any) -> bool:
@@ -111,8 +144,13 @@ def renders_system(tokenizer: TokenizerWrapper, *, plain: bool = False) -> bool:
 def write_template(tokenizer: TokenizerWrapper, system: str, folder: Path) -> None:
     """Make the tokenizer files in the folder render chats as in the training, wherever they hold the chat template:
     with `system` (if any) for a chat without a system message, and without thinking if `tokenizer` has that. A folder
-    without a template gets `chat_template.jinja`; where there is nothing to change, nothing is written."""
+    without a template, or with another one than the user's own, gets `chat_template.jinja`; where there is nothing to
+    change, nothing is written."""
     quiet, accepted, held = is_quiet(tokenizer.chat_template), renders_system(tokenizer, plain=True), False
+
+    if OWN in str(tokenizer.chat_template):  # transformers takes it before that of the configuration
+        (folder / FILE).write_text(trained_template(tokenizer, system), encoding="utf-8")
+        return
 
     def changed(template: str) -> str:
         return _trained(template, system, quiet=quiet, accepts_system=accepted)

@@ -27,7 +27,10 @@ def load_checkpoint(checkpoint: Path, model: ModelConfig, lora: LoraConfig | Non
     if lora is None:
         policy = load_policy(str(checkpoint), dtype=model.dtype, thinking=model.thinking)
         return replace(policy, source=model.path, system=added_system(policy.tokenizer.chat_template))
-    policy = load_policy(model.path, dtype=model.dtype, lora=lora, quantize=model.quantize, thinking=model.thinking)
+    policy = load_policy(
+        model.path, dtype=model.dtype, lora=lora, quantize=model.quantize, thinking=model.thinking,
+        chat_template=model.chat_template,
+    )  # fmt: skip
     load_trained(policy, checkpoint, base=base)
     path = checkpoint / FILE
     return replace(policy, system=added_system(path.read_text(encoding="utf-8")) if path.is_file() else "")

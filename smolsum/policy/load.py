@@ -26,7 +26,7 @@ from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
 from smolsum.files import digest
 from smolsum.policy import fast_math
-from smolsum.policy.chat_template import renders_system, without_thinking
+from smolsum.policy.chat_template import no_template, read_template, renders_system, without_thinking
 from smolsum.policy.gguf.cache import cached_model, is_outline
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.lora import add_adapters, base_of, is_quantised, quantise
@@ -107,6 +107,7 @@ def load_policy(
     lora: LoraConfig | None = None,
     quantize: int = 0,
     thinking: Thinking = "template",
+    chat_template: str = "",
     seed: int = 0,
     shapes_only: bool = False,
     convert: bool = True,
@@ -115,15 +116,16 @@ def load_policy(
     OWNER/NAME@REVISION), its floating-point weights as `dtype`.
 
     With `lora` the weights are frozen and adapters, drawn from `seed`, are trained; `quantize` is 0, or the bits (4 or
-    8) that weights are quantised to; `thinking` can switch that of the chat template off. With `shapes_only` no weight
-    is read: the arrays have shapes and types only, until `read_weights`. A GGUF file is converted once, into the cache;
-    with `shapes_only` and without `convert` its weights are not, and cannot be read later.
+    8) that weights are quantised to; `thinking` can switch that of the chat template off, and `chat_template` names a
+    file with another one. With `shapes_only` no weight is read: the arrays have shapes and types only, until
+    `read_weights`. A GGUF file is converted once, into the cache; with `shapes_only` and without `convert` its weights
+    are not, and cannot be read later.
 
     `None` or "auto" means float32 on the CPU, where half precision is 30 times slower, and the checkpoint's type on a
     GPU. Raises UsageError where a file is missing, broken or of an unknown architecture; UnreachableError where
     the hub does not answer.
     """
-    path = locate(path_or_id, outline=shapes_only and not convert)
+    path = locate(path_or_id, outline=shapes_only and not convert, bare=bool(chat_template))
     config = _check(path)
     eos_ids = _eos(path, config)
     try:
@@ -135,10 +137,10 @@ def load_policy(
             f"{path} cannot be loaded: {_wrong_size(config) or _first_line(error)}",
             hint="check the files or download the model again",
         ) from error
+    if chat_template:
+        tokenizer.chat_template = read_template(Path(chat_template), tokenizer)
     if not tokenizer.chat_template:
-        raise UsageError(
-            f"the tokenizer in {path} has no chat template", hint="use an instruction-tuned model (…-Instruct)"
-        )
+        raise no_template(path_or_id)
     if thinking == "off":
         try:
             tokenizer.chat_template = without_thinking(tokenizer.chat_template)
@@ -222,7 +224,7 @@ def load_encoder(path_or_id: str) -> Callable[[str], list[int]]:
 
 
 def _load_tokenizer(path_or_id: str) -> TokenizerWrapper:
-    path = locate(path_or_id, outline=True)
+    path = locate(path_or_id, outline=True, bare=True)
     try:
         return load_tokenizer(path)
     except (ValueError, RuntimeError, KeyError, OSError, TypeError) as error:
@@ -232,9 +234,10 @@ def _load_tokenizer(path_or_id: str) -> TokenizerWrapper:
         ) from error
 
 
-def locate(path_or_id: str, *, outline: bool = False) -> Path:
+def locate(path_or_id: str, *, outline: bool = False, bare: bool = False) -> Path:
     """Return the local directory of a model. A hub id is found in the hub's cache, or downloaded into it; a GGUF file
-    is converted into smolsum's cache, or with `outline` all of it but the weights."""
+    is converted into smolsum's cache, or with `outline` all of it but the weights; only with `bare` where it has no
+    chat template."""
     if path_or_id.startswith(BUILTIN):
         folder = Path(__file__).with_name("builtin")
         names = sorted(p.parent.name for p in folder.glob("*/config.json"))
@@ -246,7 +249,7 @@ def locate(path_or_id: str, *, outline: bool = False) -> Path:
         return _download(hub)
     path = Path(path_or_id).expanduser()
     if path.is_file():
-        return cached_model(path, outline=outline)
+        return cached_model(path, outline=outline, bare=bare)
     if not path.is_dir():
         raise UsageError(
             f"no model at {path_or_id!r}: no such directory or GGUF file, and not a hub id (OWNER/NAME[@REVISION])",

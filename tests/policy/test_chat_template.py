@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.refusals import refuses
+from support.serving import process
 from support.training import arguments, make_data
 from transformers import AutoTokenizer
 
@@ -184,6 +185,98 @@ def test_thinking_is_switched_off(thinker: Path, tmp_path: Path) -> None:
             assert tokenizer_digest(saved.tokenizer) == tokenizer_digest(aloud.tokenizer)
         theirs = AutoTokenizer.from_pretrained(folder)
         assert theirs.apply_chat_template([USER], add_generation_prompt=True, return_dict=False) == expected
+
+
+BASE = """\
+{{ bos_token }}{% for m in messages %}{{ 'Summary:\\n' if m['role'] == 'assistant' }}{{ m['content'] }}
+
+{% endfor %}{% if add_generation_prompt %}Summary:
+{% endif %}
+"""
+"""of a base model, as docs/own-models-and-data.md has it"""
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """The built-in model as a base model has it, without a template."""
+    source = tmp_path / "base"
+    shutil.copytree(load_policy(TINY, shapes_only=True).path, source)
+    config = json.loads((source / "tokenizer_config.json").read_text())
+    del config["chat_template"]
+    (source / "tokenizer_config.json").write_text(json.dumps(config))
+    return source
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A file with a template of the user's own."""
+    path = tmp_path / "base.jinja"
+    path.write_text(BASE)
+    return path
+
+
+@pytest.mark.parametrize("system", ["", SYSTEM])
+@pytest.mark.parametrize("model", [TINY, "base"])
+def test_a_template_of_the_users_own(model: str, system: str, base: Path, own: Path, tmp_path: Path) -> None:
+    """In the place of the model's, or where it has none; its checkpoints have it, for transformers too, and the same
+    tokenizer as a worker that is given it."""
+    name = model if model == TINY else str(base)
+    policy = replace(load_policy(name, chat_template=str(own)), system=system)
+    first = [{"role": "system", "content": system}] * bool(system)
+    expected = encode_chat(policy, [*first, USER])
+    assert policy.tokenizer.decode(expected) == "\n\n".join([*([system] * bool(system)), "A post.", "Summary:\n"])
+    (folder := tmp_path / "saved").mkdir()
+    save_trained(policy, folder)
+    saved = load_policy(str(folder), shapes_only=True)
+    assert encode_chat(saved, [USER]) == expected
+    assert tokenizer_digest(saved.tokenizer) == tokenizer_digest(policy.tokenizer)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert theirs.apply_chat_template([USER], add_generation_prompt=True, return_dict=False) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"\xff", "no text in UTF-8"),
+        (b"{% if %}", "does not work"),
+        (b"{{ messages[0]['content'] }}", "leaves out what the assistant says"),
+        (b"", "leaves out what the user says"),
+    ],
+)
+def test_a_template_that_cannot_be_the_users_own(content: bytes | None, named: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.jinja"
+    if content is not None:
+        path.write_bytes(content)
+    with refuses(str(path), named):
+        load_policy(TINY, chat_template=str(path), shapes_only=True)
+
+
+def test_a_base_model_is_trained_with_it(base: Path, own: Path, tmp_path: Path) -> None:
+    """Its run evaluates, and its checkpoint needs the file no more. Without a template there is one error."""
+    steps = {"stages__length__steps": 1, "stages__quality__steps": 1, "train__validate_every": 0}
+    data = make_data(tmp_path / "posts", train=4, validation=2, test=2)
+    args = [one for one in arguments(data, tmp_path, "run", **steps) if one != "--model=tiny"]
+    args += [f"--model={base}", "--set=optimizer.learning_rate=1e-4", "--quiet"]
+    with refuses("no chat template", "model.chat_template"):
+        load_policy(str(base), shapes_only=True)
+    assert main(args) == 2
+    assert main([*args, f"--set=model.chat_template={own}"]) == 0
+    checkpoint = str(tmp_path / "run" / "checkpoints" / "step-000002")
+    own.unlink()
+    saved = load_policy(checkpoint, shapes_only=True)
+    assert saved.tokenizer.decode(encode_chat(saved, [USER])).endswith("A post.\n\nSummary:\n")
+    assert main(["eval", str(tmp_path / "run"), "--runs-dir", str(tmp_path), "--quiet"]) == 0
+
+
+def test_a_worker_has_it_too(base: Path, own: Path, tmp_path: Path) -> None:
+    """The tokenizer that trainers compare with theirs is that of the policy, and a chat is rendered by it."""
+    policy = load_policy(str(base), chat_template=str(own), shapes_only=True)
+    with process("--model", str(base), "--chat-template", str(own), log=tmp_path / "log") as (_, client):
+        assert client.get("/health").json()["tokenizer"] == tokenizer_digest(policy.tokenizer)
+        body = {"model": str(base), "messages": [USER], "max_tokens": 1}
+        answer = client.post("/v1/chat/completions", json=body).json()
+        assert answer["usage"]["prompt_tokens"] == len(encode_chat(policy, [USER]))
 
 
 def test_a_model_that_cannot_think_is_refused() -> None:

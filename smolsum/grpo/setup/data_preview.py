@@ -83,7 +83,10 @@ def length_advice(config: Config, references: Sequence[int]) -> str:
 
 def _tokenizing(config: Config) -> Policy:
     model = config.model
-    return load_policy(model.path, dtype=model.dtype, thinking=model.thinking, shapes_only=True, convert=False)
+    return load_policy(
+        model.path, dtype=model.dtype, thinking=model.thinking, chat_template=model.chat_template,
+        shapes_only=True, convert=False,
+    )  # fmt: skip
 
 
 def _prompts(policy: Policy, task: Task, split: Split, config: Config) -> list[int]:

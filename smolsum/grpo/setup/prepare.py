@@ -255,6 +255,7 @@ def load_shapes(config: Config, *, convert: bool = True) -> Policy:
         lora=config.lora if config.model.adapter == "lora" else None,
         quantize=config.model.quantize,
         thinking=config.model.thinking,
+        chat_template=config.model.chat_template,
         seed=config.train.seed,
         shapes_only=True,
         convert=convert,

@@ -28,6 +28,7 @@ from tokenizers import Tokenizer
 from smolsum import console
 from smolsum.errors import UsageError
 from smolsum.files import to_json, writing
+from smolsum.policy.chat_template import no_template
 from smolsum.policy.gguf.architectures import OTHERS, ROPE_FREQS, Architecture, architecture_of, config_of, hf_values
 from smolsum.policy.gguf.header import AGAIN, GgufFile, TensorInfo, read_header, require_gguf
 from smolsum.policy.gguf.tokenizer import tokenizer_files
@@ -63,9 +64,9 @@ class Weight:
         return int(np.prod(self.shape)) * (4 if self.dtype == "float32" else 2)
 
 
-def cached_model(path: Path, *, outline: bool = False) -> Path:
+def cached_model(path: Path, *, outline: bool = False, bare: bool = False) -> Path:
     """Return the folder of the model in a GGUF file, which is made where the cache does not have it. With `outline` it
-    may lack the values of the weights (`is_outline`).
+    may lack the values of the weights (`is_outline`), with `bare` a chat template.
 
     Raises UsageError for a file that cannot become a model, and SmolsumError where the cache cannot be written.
     """
@@ -79,7 +80,7 @@ def cached_model(path: Path, *, outline: bool = False) -> Path:
     target = sketch if outline else folder
     with _alone(target):
         if not target.is_dir():  # another process made it meanwhile
-            _build(read_header(path), target, outline=outline)
+            _build(read_header(path), target, outline=outline, bare=bare)
     return target
 
 
@@ -120,11 +121,13 @@ def _alone(target: Path) -> Iterator[None]:
         yield
 
 
-def _build(file: GgufFile, target: Path, *, outline: bool) -> None:
+def _build(file: GgufFile, target: Path, *, outline: bool, bare: bool) -> None:
     """Write the folder, or nothing."""
     architecture = architecture_of(file)
     config = config_of(file, architecture)
     tokenizer, settings, generation = tokenizer_files(file)
+    if not (bare or "chat_template" in settings):
+        raise no_template(str(file.path))
     dtype, weights = _weights(file, architecture)
     config |= generation | {"dtype": dtype}
     if not outline:

@@ -55,18 +55,13 @@ CUTS = {
 
 def tokenizer_files(file: GgufFile) -> tuple[Tokenizer, dict[str, Any], dict[str, Any]]:
     """Return the tokenizer, its settings (`tokenizer_config.json`), and the ids of special tokens as
-    `generation_config.json` has them. Raises UsageError for a file without tokenizer or chat template, and for a
-    tokenizer that is not known."""
+    `generation_config.json` has them. Raises UsageError for a file without tokenizer, and for a tokenizer that is not
+    known."""
     model = file.metadata.get("tokenizer.ggml.model")
     if model is None:
         raise UsageError(
             f"{file.path} has no tokenizer (tokenizer.ggml.model)",
             hint="convert the model to GGUF again, with its tokenizer",
-        )
-    if not str(file.metadata.get("tokenizer.chat_template", "")).strip():
-        raise UsageError(
-            f"{file.path} has no chat template (tokenizer.chat_template)",
-            hint="use an instruction-tuned model (…-Instruct)",
         )
     vocabulary = TokenList.of(file)
     if model == "gpt2":
@@ -86,8 +81,9 @@ def tokenizer_files(file: GgufFile) -> tuple[Tokenizer, dict[str, Any], dict[str
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{name: token for name, token in names.items() if token is not None},
         "clean_up_tokenization_spaces": False,
-        "chat_template": file.required("tokenizer.chat_template", str),
     }
+    if (template := file.optional("tokenizer.chat_template", str, "")).strip():
+        config["chat_template"] = template
     ends = vocabulary.ends()
     if not ends:
         raise UsageError(

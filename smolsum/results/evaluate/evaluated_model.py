@@ -71,6 +71,7 @@ class Target:
             lora=None if trained is None else adapter,
             quantize=0 if whole else model.quantize,
             thinking=model.thinking,
+            chat_template="" if whole else model.chat_template,
             shapes_only=shapes_only,
             convert=self.api is None,
         )

@@ -38,6 +38,8 @@ class Settings:
     token: str | None = None
     dtype: Dtype | None = None
     quantize: int = 0
+    chat_template: str = ""
+    """a file with another template than the model's; empty: none"""
     max_model_len: int | None = None
     vllm_python: str = sys.executable
     lora_rank: int = 0
@@ -103,9 +105,10 @@ def make_engine(settings: Settings, folder: Path) -> Engine:
     """Return the engine of the settings, not started yet."""
     if settings.engine == "mlx":
         return MlxEngine(
-            settings.path, dtype=settings.dtype, quantize=settings.quantize, max_model_len=settings.max_model_len
-        )
+            settings.path, dtype=settings.dtype, quantize=settings.quantize, max_model_len=settings.max_model_len,
+            chat_template=settings.chat_template,
+        )  # fmt: skip
     return VllmEngine(
         settings.path, dtype=settings.dtype, max_model_len=settings.max_model_len, python=settings.vllm_python,
-        folder=folder, lora_rank=settings.lora_rank, added=settings.added,
+        folder=folder, lora_rank=settings.lora_rank, chat_template=settings.chat_template, added=settings.added,
     )  # fmt: skip

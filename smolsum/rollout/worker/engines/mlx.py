@@ -40,9 +40,11 @@ class MlxEngine(Engine):
     name = "mlx"
     max_running = 64
 
-    def __init__(self, model: str, *, dtype: Dtype | None, quantize: int, max_model_len: int | None) -> None:
-        self.version = version("mlx")
-        self._model, self._dtype, self._quantize, self._wanted_len = model, dtype, quantize, max_model_len
+    def __init__(
+        self, model: str, *, dtype: Dtype | None, quantize: int, max_model_len: int | None, chat_template: str = ""
+    ) -> None:
+        self.version, self._wanted_len = version("mlx"), max_model_len
+        self._fresh = partial(load_policy, model, dtype=dtype, quantize=quantize, chat_template=chat_template)
         self._batch: DecodeBatch | NativeBatch | None = None
         self._jobs: list[_Job] = []
         self._thread = ThreadPoolExecutor(1, "mlx engine")
@@ -104,9 +106,6 @@ class MlxEngine(Engine):
         self.max_model_len = length_limit(self.policy, self._wanted_len)
         self.facts = identity(self.policy)
         return ServedWeights(served_arrays(self.policy))
-
-    def _fresh(self) -> Policy:
-        return load_policy(self._model, dtype=self._dtype, quantize=self._quantize)
 
     def _take(self, policy: Policy) -> None:
         self.policy, self._batch = policy, decode_batch(policy.model, policy.eos_ids)

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -67,9 +68,10 @@ class VllmEngine(Engine):
 
     def __init__(
         self, model: str, *, dtype: Dtype | None, max_model_len: int | None, python: str, folder: Path, lora_rank: int,
-        added: AddedFlags = NONE_ADDED,
+        chat_template: str = "", added: AddedFlags = NONE_ADDED,
     ) -> None:  # fmt: skip
-        self._model, self._dtype, self._wanted_len = model, dtype, max_model_len
+        self._load_policy = partial(load_policy, model, chat_template=chat_template)
+        self._dtype, self._wanted_len = dtype, max_model_len
         self._python, self._folder, self._lora_rank = python, folder, lora_rank
         self._added, self.max_running = added, added.max_running
         self._shapes: dict[LoraConfig | None, Policy] = {}
@@ -164,11 +166,11 @@ class VllmEngine(Engine):
         dtype = self._dtype
         if dtype in (None, "auto"):
             dtype = "float32" if found.cpu else "auto"
-        shapes = load_policy(self._model, shapes_only=True)
+        shapes = self._load_policy(shapes_only=True)
         if dtype == "auto":
             dtype = type_of(shapes.config)
         self._dtype = dtype
-        weights = ServedWeights(served_arrays(load_policy(self._model, dtype=dtype)))
+        weights = ServedWeights(served_arrays(self._load_policy(dtype=dtype)))
         self.policy = self._shape(None)
         self.max_model_len = length_limit(self.policy, self._wanted_len)
         self.facts = identity(self.policy)
@@ -177,7 +179,7 @@ class VllmEngine(Engine):
     def _shape(self, lora: LoraConfig | None) -> Policy:
         """Return the policy without its weights."""
         if lora not in self._shapes:
-            self._shapes[lora] = load_policy(self._model, dtype=self._dtype, lora=lora, shapes_only=True)
+            self._shapes[lora] = self._load_policy(dtype=self._dtype, lora=lora, shapes_only=True)
         return self._shapes[lora]
 
     def _check(self, weights: ServedWeights) -> None:
