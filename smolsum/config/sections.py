@@ -48,8 +48,8 @@ class ModelConfig:
     """Whether a model that can think before it answers does so: `off` (Qwen3, SmolLM3), or as its chat `template` and
     mlx-lm have it, which is on. Thoughts are tokens of the completion."""
     chat_template: str = ""
-    """File with the chat template (Jinja) to take in place of the model's own, as a base model has none; empty: the
-    model's own."""
+    """File with a chat template (Jinja) that replaces the model's own; needed where it has none, as most base models;
+    empty: the model's own."""
     adapter: Literal["none", "lora"] = "none"
     """`none` trains all weights, `lora` trains small matrices added to frozen weights; any setting of [lora] implies
     `lora`."""

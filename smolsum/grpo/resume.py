@@ -196,7 +196,7 @@ def first_folder(run: str, runs_dir: str) -> str:
     if named.is_absolute() or root.parent.parts[-len(named.parts) :] != named.parts:
         return ""
     first = root.parents[len(named.parts)]
-    for key in ("data.path", "model.path"):
+    for key in ("data.path", "model.path", "model.chat_template"):
         path = Path(str(settings.get(key, "")))
         if not path.is_absolute() and not path.exists() and (first / path).exists():
             there = f"cd {shlex.quote(str(first))}"

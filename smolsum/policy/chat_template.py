@@ -34,7 +34,7 @@ WITHOUT = "messages and messages[0]['role'] != 'system'"
 """the condition in a template that a chat has no system message"""
 TRIAL = ({"role": "user", "content": "smolsum-user"}, {"role": "assistant", "content": "smolsum-answer"})
 """a chat that a template must render"""
-EXAMPLE = "docs/own-models-and-data.md#base-models has one that does"
+EXAMPLE = "docs/own-models-and-data.md#base-models has one that works"
 MARK = "smolsum-system"
 """a system message to see whether a template shows it"""
 
@@ -55,27 +55,39 @@ def plain_template(template: Any) -> Any:
 def no_template(model: str) -> UsageError:
     """Return the error for a model without a chat template."""
     return UsageError(
-        f"{model} has no chat template, as base models have none",
-        hint="use an instruction-tuned model (…-Instruct), or a template of your own: model.chat_template",
+        f"{model} has no chat template; most base models have none",
+        hint="use an instruction-tuned model (…-Instruct), or a template of your own: --set model.chat_template=FILE"
+        " (serve-worker: --chat-template FILE)",
     )
 
 
-def read_template(path: Path, tokenizer: TokenizerWrapper) -> str:
-    """Return the chat template in a file, to be the tokenizer's. Raises UsageError for a file that is missing or no
-    text, and for a template that fails, or leaves out what the user or the assistant says."""
+def read_template(path: str) -> str:
+    """Return the user's own chat template in a file. Raises UsageError for a file that is missing or no text."""
     try:
-        template = path.read_text(encoding="utf-8")
+        return OWN + Path(path).expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise UsageError(f"the chat template {path} cannot be read: {reason}", hint="give a file in Jinja") from error
+        hint = "--set model.chat_template=FILE, a template in Jinja"
+        raise UsageError(f"the chat template {path} cannot be read: {reason}", hint=hint) from error
+
+
+def set_template(tokenizer: TokenizerWrapper, template: str, path: str) -> None:
+    """Give a tokenizer a chat template from the file `path`. Raises UsageError for one that fails, or leaves out what
+    the user or the assistant says."""
+    tokenizer.chat_template = template
     try:
-        shown = str(tokenizer.apply_chat_template(list(TRIAL), tokenize=False, chat_template=template))
+        shown = str(tokenizer.apply_chat_template(list(TRIAL), tokenize=False))
     except Exception as error:  # templates raise anything
         raise UsageError(f"the chat template {path} does not work: {error}", hint=EXAMPLE) from error
     for turn in TRIAL:
         if turn["content"] not in shown:
             raise UsageError(f"the chat template {path} leaves out what the {turn['role']} says", hint=EXAMPLE)
-    return OWN + template
+
+
+def template_of(checkpoint: Path, setting: str) -> str:
+    """Return the file with the template that a checkpoint was trained with, where `model.chat_template` named one of
+    the user's own, which may have changed since; empty otherwise."""
+    return str(checkpoint / FILE) if setting else ""
 
 
 def is_quiet(template: Any) -> bool:
@@ -148,13 +160,12 @@ def write_template(tokenizer: TokenizerWrapper, system: str, folder: Path) -> No
     change, nothing is written."""
     quiet, accepted, held = is_quiet(tokenizer.chat_template), renders_system(tokenizer, plain=True), False
 
-    if OWN in str(tokenizer.chat_template):  # transformers takes it before that of the configuration
-        (folder / FILE).write_text(trained_template(tokenizer, system), encoding="utf-8")
-        return
-
     def changed(template: str) -> str:
         return _trained(template, system, quiet=quiet, accepts_system=accepted)
 
+    if OWN in str(tokenizer.chat_template):
+        _replace_template(folder, trained_template(tokenizer, system))
+        return
     if not (system or quiet):
         return
     if (folder / FILE).is_file():
@@ -174,6 +185,15 @@ def write_template(tokenizer: TokenizerWrapper, system: str, folder: Path) -> No
             held = True
     if not held and isinstance(tokenizer.chat_template, str):
         (folder / FILE).write_text(changed(tokenizer.chat_template), encoding="utf-8")
+
+
+def _replace_template(folder: Path, template: str) -> None:
+    """Write a template to the folder, and remove that of its settings, which llama.cpp takes before the file's."""
+    (folder / FILE).write_text(template, encoding="utf-8")
+    if (folder / CONFIG).is_file():
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        if config.pop("chat_template", None) is not None:
+            (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def trained_template(tokenizer: TokenizerWrapper, system: str) -> str:

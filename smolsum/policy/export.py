@@ -10,7 +10,7 @@ from mlx.utils import tree_flatten
 from smolsum.config.hub import hub_name
 from smolsum.config.sections import LoraConfig, ModelConfig
 from smolsum.errors import UsageError
-from smolsum.policy.chat_template import FILE, added_system, trained_template
+from smolsum.policy.chat_template import FILE, OWN, added_system, template_of, trained_template, write_template
 from smolsum.policy.gguf.modelfile import modelfile
 from smolsum.policy.gguf.write import write_gguf
 from smolsum.policy.load import Policy, load_policy
@@ -29,7 +29,7 @@ def load_checkpoint(checkpoint: Path, model: ModelConfig, lora: LoraConfig | Non
         return replace(policy, source=model.path, system=added_system(policy.tokenizer.chat_template))
     policy = load_policy(
         model.path, dtype=model.dtype, lora=lora, quantize=model.quantize, thinking=model.thinking,
-        chat_template=model.chat_template,
+        chat_template=template_of(checkpoint, model.chat_template),
     )  # fmt: skip
     load_trained(policy, checkpoint, base=base)
     path = checkpoint / FILE
@@ -75,4 +75,6 @@ def export_adapters(policy: Policy, folder: Path) -> int:
             hint="leave --adapter out: the whole model is exported",
         )
     save_adapters(policy.model, policy.lora, base.id, folder)
+    if OWN in str(policy.tokenizer.chat_template):  # the base comes with another, or with none
+        write_template(policy.tokenizer, policy.system, folder)
     return sum(array.size for _, array in tree_flatten(policy.model.trainable_parameters()))

@@ -26,7 +26,7 @@ from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
 from smolsum.files import digest
 from smolsum.policy import fast_math
-from smolsum.policy.chat_template import no_template, read_template, renders_system, without_thinking
+from smolsum.policy.chat_template import no_template, read_template, renders_system, set_template, without_thinking
 from smolsum.policy.gguf.cache import cached_model, is_outline
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.lora import add_adapters, base_of, is_quantised, quantise
@@ -125,7 +125,8 @@ def load_policy(
     GPU. Raises UsageError where a file is missing, broken or of an unknown architecture; UnreachableError where
     the hub does not answer.
     """
-    path = locate(path_or_id, outline=shapes_only and not convert, bare=bool(chat_template))
+    own = read_template(chat_template) if chat_template else ""
+    path = locate(path_or_id, outline=shapes_only and not convert, bare=bool(own))
     config = _check(path)
     eos_ids = _eos(path, config)
     try:
@@ -137,8 +138,8 @@ def load_policy(
             f"{path} cannot be loaded: {_wrong_size(config) or _first_line(error)}",
             hint="check the files or download the model again",
         ) from error
-    if chat_template:
-        tokenizer.chat_template = read_template(Path(chat_template), tokenizer)
+    if own:
+        set_template(tokenizer, own, chat_template)
     if not tokenizer.chat_template:
         raise no_template(path_or_id)
     if thinking == "off":

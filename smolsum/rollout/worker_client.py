@@ -300,7 +300,10 @@ def check(url: str, health: protocol.Health, expected: ExpectedModel) -> None:
     """Raise UsageError if the worker's /health shows another policy, or sampling that is not neutral."""
     for name in COMPARED_FIELDS:
         if getattr(health, name) != expected.facts[name]:
-            hint = f"--dtype {expected.dtype}" if name == "dtype" else "--model with the model that is trained"
+            hint = {
+                "dtype": f"--dtype {expected.dtype}",
+                "tokenizer": "--model and, where model.chat_template is set, --chat-template as the trainer's",
+            }.get(name, "--model with the model that is trained")
             raise UsageError(
                 f"{url} serves another {name}: {getattr(health, name)} there, {expected.facts[name]} here",
                 hint=f"start it with smolsum serve-worker {hint}, and the same version of smolsum",

@@ -99,7 +99,7 @@ def public(value: Any, hub: Collection[str], key: str = "") -> Any:
 
 
 def _without_places(text: str, hub: Collection[str], key: str) -> str:
-    if key.endswith("path"):
+    if key.endswith(("path", "chat_template")):
         return text if text in hub else PurePosixPath(text).name or text
     if key.endswith("plugins"):
         return ",".join(PurePosixPath(path).name for path in text.split(","))

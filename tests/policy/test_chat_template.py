@@ -232,6 +232,11 @@ def test_a_template_of_the_users_own(model: str, system: str, base: Path, own: P
     assert tokenizer_digest(saved.tokenizer) == tokenizer_digest(policy.tokenizer)
     theirs = AutoTokenizer.from_pretrained(folder)
     assert theirs.apply_chat_template([USER], add_generation_prompt=True, return_dict=False) == expected
+    assert "chat_template" not in json.loads((folder / "tokenizer_config.json").read_text())  # llama.cpp reads it first
+
+
+def test_the_documentation_has_it() -> None:
+    assert BASE in (Path(__file__).parents[2] / "docs" / "own-models-and-data.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -252,21 +257,24 @@ def test_a_template_that_cannot_be_the_users_own(content: bytes | None, named: s
         load_policy(TINY, chat_template=str(path), shapes_only=True)
 
 
-def test_a_base_model_is_trained_with_it(base: Path, own: Path, tmp_path: Path) -> None:
-    """Its run evaluates, and its checkpoint needs the file no more. Without a template there is one error."""
+@pytest.mark.parametrize("adapter", ["none", "lora"])
+def test_a_base_model_is_trained_with_it(adapter: str, base: Path, own: Path, tmp_path: Path) -> None:
+    """Its run evaluates and is exported with what it was trained with, whatever the file says now. Without a template
+    there is one error."""
     steps = {"stages__length__steps": 1, "stages__quality__steps": 1, "train__validate_every": 0}
     data = make_data(tmp_path / "posts", train=4, validation=2, test=2)
     args = [one for one in arguments(data, tmp_path, "run", **steps) if one != "--model=tiny"]
-    args += [f"--model={base}", "--set=optimizer.learning_rate=1e-4", "--quiet"]
+    args += [f"--model={base}", "--set=optimizer.learning_rate=1e-4", f"--set=model.adapter={adapter}", "--quiet"]
     with refuses("no chat template", "model.chat_template"):
         load_policy(str(base), shapes_only=True)
     assert main(args) == 2
     assert main([*args, f"--set=model.chat_template={own}"]) == 0
-    checkpoint = str(tmp_path / "run" / "checkpoints" / "step-000002")
-    own.unlink()
-    saved = load_policy(checkpoint, shapes_only=True)
-    assert saved.tokenizer.decode(encode_chat(saved, [USER])).endswith("A post.\n\nSummary:\n")
+    own.write_text(BASE.replace("Summary", "Changed"))
     assert main(["eval", str(tmp_path / "run"), "--runs-dir", str(tmp_path), "--quiet"]) == 0
+    own.unlink()
+    assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
+    saved = load_policy(str(tmp_path / "out"), shapes_only=True)
+    assert saved.tokenizer.decode(encode_chat(saved, [USER])).endswith("A post.\n\nSummary:\n")
 
 
 def test_a_worker_has_it_too(base: Path, own: Path, tmp_path: Path) -> None:

@@ -7,12 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors import safe_open
-from support.models import write
+from support.models import FAMILIES, write
 from support.refusals import refuses
 
 from smolsum.config.sections import LoraConfig
 from smolsum.policy.load import load_policy
-from smolsum.policy.weights import check_served, identity, save_policy, served_arrays, set_served, with_adapters
+from smolsum.policy.weights import (
+    check_served,
+    identity,
+    load_trained,
+    save_policy,
+    save_trained,
+    served_arrays,
+    set_served,
+    with_adapters,
+)
 from smolsum.weights.delta import checksum
 
 # isort: split
@@ -32,6 +41,20 @@ def test_round_trip(tmp_path: Path, family: str, dtype: str) -> None:
     assert checksum(served_arrays(other)) != checksum(sent)
     set_served(other, sent)
     assert checksum(served_arrays(other)) == checksum(sent)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"gpt_bigcode"}))
+def test_a_checkpoint_comes_back(tmp_path: Path, family: str) -> None:
+    """Into the policy that wrote it, as a resumed run does, and as a model of its own; bit for bit."""
+    one, other = (load_policy(str(write(tmp_path / str(s), family, seed=s))) for s in (1, 2))
+    (folder := tmp_path / "checkpoint").mkdir()
+    save_trained(one, folder)
+    expected = checksum(served_arrays(one))
+    assert checksum(served_arrays(other)) != expected
+    for _ in range(2):
+        load_trained(other, folder)
+        assert checksum(served_arrays(other)) == expected
+    assert checksum(served_arrays(load_policy(str(folder)))) == expected
 
 
 def test_adapters(tmp_path: Path) -> None:

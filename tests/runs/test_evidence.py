@@ -18,6 +18,7 @@ track_project = "acme"
 plugins = "/home/ann/a.py,rewards/b.py"
 [model]
 path = "~/models/base"
+chat_template = "/home/ann/base.jinja"
 [data]
 path = "owner/name@main"
 [workers]
@@ -66,7 +67,7 @@ def test_what_stays_and_what_is_shared(tmp_path: Path) -> None:
     config = tomli.loads(made.config.read_text())
     assert config == {
         "run": {"plugins": "a.py,b.py"},
-        "model": {"path": "base"},
+        "model": {"path": "base", "chat_template": "base.jinja"},
         "data": {"path": "owner/name@main"},
         "workers": {"timeout_s": 300.0},
         "stages": {"length": {"rewards": {"length": 1.0}}},

@@ -127,6 +127,8 @@ def write(folder: Path, family: str, *, seed: int = 0, **changes: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     weights = dict(tree_flatten(build(family, seed=seed, **changes).parameters()))
     weights = {k: v.transpose(0, 2, 1) if k.endswith("conv.conv.weight") else v for k, v in weights.items()}
+    if settings(family, **changes)["tie_word_embeddings"]:
+        weights = {k: v for k, v in weights.items() if "lm_head" not in k}
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(settings(family, **changes)))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS, "pad_token_id": 0}))

@@ -12,6 +12,7 @@ from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import digest
+from smolsum.policy.chat_template import template_of
 from smolsum.policy.load import Policy, load_policy, weights_hash
 from smolsum.policy.weights import load_trained
 from smolsum.results.evaluate.sampling import GREEDY, ApiModel, DecodingSettings
@@ -71,7 +72,7 @@ class Target:
             lora=None if trained is None else adapter,
             quantize=0 if whole else model.quantize,
             thinking=model.thinking,
-            chat_template="" if whole else model.chat_template,
+            chat_template=model.chat_template if trained is None else template_of(trained.path, model.chat_template),
             shapes_only=shapes_only,
             convert=self.api is None,
         )

@@ -19,6 +19,8 @@ from support.refusals import refuses
 from smolsum.errors import SmolsumError
 from smolsum.policy.gguf.cache import cached_model
 from smolsum.policy.load import encode_chat, load_encoder, load_policy, read_weights
+from smolsum.policy.weights import served_arrays
+from smolsum.weights.delta import checksum
 
 # isort: split
 import mlx.core as mx
@@ -212,6 +214,19 @@ def test_a_template_that_cannot_be_read_is_the_files(tmp_path: Path, own_cache: 
     with refuses(f"template of {file} refuses") as refused:
         encode_chat(policy, [{"role": "user", "content": "hello"}])
     assert str(own_cache) not in str(refused.value)
+
+
+def test_a_file_without_a_template_is_given_one(tmp_path: Path) -> None:
+    """Its weights are those of the file; without, it is refused also when the cache has it."""
+    _, file = write_pair(tmp_path, "llama", "F32", replaced("tokenizer.chat_template", None), **WIDE)
+    folder, _ = write_pair(tmp_path / "whole", "llama", "F32", **WIDE)
+    own = tmp_path / "own.jinja"
+    own.write_text("{% for m in messages %}{{ m['content'] }} = {% endfor %}")
+    policy, other = load_policy(str(file), chat_template=str(own)), load_policy(str(folder))
+    assert policy.tokenizer.decode(encode_chat(policy, [{"role": "user", "content": "hello"}])) == "hello = "
+    assert checksum(served_arrays(policy)) == checksum(served_arrays(other))
+    with refuses(f"{file} has no chat template", "model.chat_template"):
+        load_policy(str(file))
 
 
 def test_a_period_of_windows_may_be_a_list(tmp_path: Path) -> None:
