@@ -4,13 +4,14 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from smolsum import console
 from smolsum.cli.options import RunsFlag, VllmPythonFlag, runs_folder
-from smolsum.errors import MachineError
+from smolsum.errors import MachineError, UsageError
 
 
 def doctor(
@@ -22,6 +23,9 @@ def doctor(
             help="Also try this model: preset, local directory, GGUF file, or hub id that is downloaded already.",
         ),
     ] = "",
+    chat_template: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The chat template of --model, as model.chat_template.")
+    ] = None,
     online: Annotated[
         bool, typer.Option("--online", help="Also ask the server of each endpoint for its models.")
     ] = False,
@@ -34,6 +38,8 @@ def doctor(
     Prints no keys, and loads a model only with --model. The exit code is 4 if something fails that training needs or
     that you set up.
     """
+    if chat_template and not model:
+        raise UsageError("--chat-template is for a model", hint="name it with --model")
     from smolsum.config.resolve import model_path
     from smolsum.grpo.setup.machine_check import examine
     from smolsum.tasks import TASKS
@@ -44,6 +50,7 @@ def doctor(
         vllm_python=vllm_python or sys.executable,
         online=online,
         model=model and model_path(model, TASKS),
+        chat_template=str(chat_template or ""),
     )
     if as_json:
         console.data(json.dumps({"schema_version": 1, "findings": [asdict(one) for one in findings]}, indent=2))

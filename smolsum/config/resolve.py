@@ -367,6 +367,8 @@ def _stage(
     weights, ends = tables["rewards"], tables["rewards_end"]
     if not any(weights.values()):
         hint = f"add `rewards = {{ {next(iter(schema.task.rewards.signals))} = 1.0 }}` below [{prefix}]"
+        if f"{prefix}.learn" in given:  # not from rewards
+            hint += ", which choose the best of its checkpoints"
         source = given[f"{prefix}.rewards.{next(iter(weights))}" if weights else prefix].source
         raise UsageError(f"{source}: stage {name} has no reward of any weight", hint=hint)
     chosen = {field: Given(value, "default", "preset") for field, value in OWN.items()}

@@ -57,7 +57,7 @@ def no_template(model: str) -> UsageError:
     return UsageError(
         f"{model} has no chat template; most base models have none",
         hint="use an instruction-tuned model (…-Instruct), or a template of your own: --set model.chat_template=FILE"
-        " (serve-worker: --chat-template FILE)",
+        " (doctor and serve-worker: --chat-template FILE)",
     )
 
 

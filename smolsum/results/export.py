@@ -11,6 +11,7 @@ from smolsum.config.hub import hub_name
 from smolsum.config.sections import LoraConfig, ModelConfig
 from smolsum.errors import SmolsumError, UsageError
 from smolsum.files import locked, replace, writing
+from smolsum.policy.chat_template import FILE
 from smolsum.policy.export import export_adapters, export_gguf, export_policy, load_checkpoint
 from smolsum.policy.load import DTYPES, Policy
 from smolsum.results.report.card import CardFacts, card_files
@@ -71,7 +72,10 @@ def write_export(
                 file, count = export_gguf(policy, building, kind=dtype, name=safe_name(title), most=most)
             else:
                 count = (export_adapters if adapter else export_policy)(policy, building)
-        facts = CardFacts(title, checkpoint.step, count, dtype, policy.system, license, adapter, file)
+        facts = CardFacts(
+            title, checkpoint.step, count, dtype, policy.system, license, adapter=adapter, file=file,
+            own_template=adapter and (building / FILE).is_file(),
+        )  # fmt: skip
         for name, text in card_files(evidence, facts, building).items():
             replace(building / name, text.encode("utf-8", "backslashreplace"), RETRY)
     if not license:

@@ -343,6 +343,15 @@ def test_a_system_message_is_shown_as_it_is(exported: Path) -> None:
     assert f"\n````text\n{system}\n````\n" in card
 
 
+def test_adapters_with_a_template_of_the_users_own_need_it(exported: Path) -> None:
+    """mlx-lm's server is the program of its that takes one; the template has the system message."""
+    facts = CardFacts("mine", 3, 1000, "float32", "Be brief.", adapter=True, own_template=True)
+    card = card_files(RunPaths(exported / "evidence" / "whole"), facts, exported)["README.md"]
+    assert "which its chat template adds to a chat without one:\n\n```text\nBe brief.\n" in card
+    assert '--chat-template "$(cat adapters/chat_template.jinja)"\n' in card
+    assert "mlx_lm.generate" not in card
+
+
 def test_damaged_evaluations_are_left_out_aloud(copied: Path, export: Export) -> None:
     """The card is that of the others, and whole."""
     scores = copied / "eval" / "start-test" / "scores.jsonl"

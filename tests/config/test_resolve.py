@@ -599,6 +599,12 @@ def test_bad_values_in_a_file_name_its_line(text: str, named: str, tmp_path: Pat
         resolved(config_file=file, sets=["grpo.beta=0.1"])
 
 
+def test_a_stage_that_learns_otherwise_needs_rewards_too(tmp_path: Path) -> None:
+    file = config_file(tmp_path, '[stages.sft]\nlearn = "references"\n')
+    with refuses("stage sft has no reward", "below [stages.sft], which choose the best of its checkpoints"):
+        resolved(config_file=file)
+
+
 def test_unreadable_files(tmp_path: Path) -> None:
     """A missing file, a folder and a file that is not a text are refused; a run's folder points to its file."""
     (tmp_path / "config.toml").write_text("")

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.refusals import refuses
+from support.calls import Call
+from support.refusals import assert_refused, refuses
 from support.serving import process
 from support.training import arguments, make_data
 from transformers import AutoTokenizer
@@ -275,6 +276,13 @@ def test_a_base_model_is_trained_with_it(adapter: str, base: Path, own: Path, tm
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
     saved = load_policy(str(tmp_path / "out"), shapes_only=True)
     assert saved.tokenizer.decode(encode_chat(saved, [USER])).endswith("A post.\n\nSummary:\n")
+
+
+def test_the_doctor_tries_it(base: Path, own: Path, call: Call) -> None:
+    _, out, _ = call("doctor", "--json", "--model", str(base), "--chat-template", str(own))
+    found = {one["name"]: one for one in json.loads(out)["findings"]}[str(base)]
+    assert found["level"] == "ok", found
+    assert_refused(call("doctor", "--chat-template", str(own)), "--chat-template is for a model")
 
 
 def test_a_worker_has_it_too(base: Path, own: Path, tmp_path: Path) -> None:

@@ -85,16 +85,22 @@ class Finding:
 
 
 def examine(
-    environ: Mapping[str, str], *, runs_dir: Path, vllm_python: str, online: bool, model: str = ""
+    environ: Mapping[str, str],
+    *,
+    runs_dir: Path,
+    vllm_python: str,
+    online: bool,
+    model: str = "",
+    chat_template: str = "",
 ) -> list[Finding]:
     """Return all findings. Connects to endpoints only if `online`; says whether keys are set, never shows them. `model`
-    is a path for `load_policy`, or empty."""
+    is a path for `load_policy`, or empty, and `chat_template` a file with its template."""
     probe = _run(PROBE, timeout=PROBE_TIMEOUT_S)
     return [
         *_machine(probe),
         *_packages(),
         *_arrays(probe),
-        *([_model(model, environ)] if model else []),
+        *([_model(model, chat_template, environ)] if model else []),
         _wordnet(),
         _vllm(vllm_python),
         *_workers(environ),
@@ -209,10 +215,10 @@ def _has_package(package: str) -> bool:
         return False
 
 
-def _model(path: str, environ: Mapping[str, str]) -> Finding:
+def _model(path: str, chat_template: str, environ: Mapping[str, str]) -> Finding:
     """Try a model in a separate process, which may be killed for its memory. Nothing is downloaded."""
-    code = "import sys; from smolsum.grpo.setup.machine_check import try_model; try_model(sys.argv[1])"
-    found = _run(code, path, timeout=TRIAL_TIMEOUT_S, env={**environ, "HF_HUB_OFFLINE": "1"})
+    code = "import sys; from smolsum.grpo.setup.machine_check import try_model; try_model(*sys.argv[1:])"
+    found = _run(code, path, chat_template, timeout=TRIAL_TIMEOUT_S, env={**environ, "HF_HUB_OFFLINE": "1"})
     if "error" not in found:
         return Finding("model", path, **found)
     why = found["error"]
@@ -221,9 +227,9 @@ def _model(path: str, environ: Mapping[str, str]) -> Finding:
     return Finding("model", path, "fail", why, f"smolsum train --model {shlex.quote(path)} --dry-run")
 
 
-def try_model(path: str) -> None:
-    """Load a model, sample in a batch and score what was sampled, as each run does before training. Print the level,
-    the detail and the command of the finding as JSON."""
+def try_model(path: str, chat_template: str = "") -> None:
+    """Load a model, with the chat template of a file if one is named, sample in a batch and score what was sampled, as
+    each run does before training. Print the level, the detail and the command of the finding as JSON."""
     from smolsum.policy.device_memory import tightest_limit
     from smolsum.policy.gguf.cache import is_outline
     from smolsum.policy.load import load_policy, read_weights
@@ -231,7 +237,8 @@ def try_model(path: str) -> None:
 
     began, level, command = time.perf_counter(), "ok", ""
     try:
-        policy, limit = load_policy(path, shapes_only=True, convert=False), tightest_limit(os.environ)
+        policy = load_policy(path, shapes_only=True, convert=False, chat_template=chat_template)
+        limit = tightest_limit(os.environ)
         millions = count_parameters(policy.model) / 1e6
         detail = f"{policy.config['model_type']}, {millions:,.1f} M parameters, {policy.dtype}"
         if policy.weight_bytes > limit.size:

@@ -43,6 +43,8 @@ class CardFacts:
     license: str = ""
     adapter: bool = False
     """whether only adapters were exported, for the base model"""
+    own_template: bool = False
+    """whether the base has no chat template, or another one than the adapters were trained with"""
     file: str = ""
     """the GGUF file that was exported; empty for the Hugging Face layout"""
 
