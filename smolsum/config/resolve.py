@@ -7,7 +7,7 @@ value typed for the whole run (`--set grpo.beta=0.1`) also replaces the values o
 have no effect otherwise.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -227,8 +227,15 @@ def render_with_sources(resolved: Resolved) -> str:
 
 def model_path(model: str, tasks: Mapping[str, ConfigurableTask]) -> str:
     """Return what `load_policy` takes for a value of --model: a preset's model, a directory, a file or a hub id."""
+    return str(model_settings(model, tasks)["path"])
+
+
+def model_settings(model: str, tasks: Mapping[str, ConfigurableTask]) -> dict[str, Any]:
+    """Return the settings of [model] that a value of --model means: the path, and what its preset adds."""
     task = next((task for task in tasks.values() if model in task.presets.models), next(iter(tasks.values())))
-    return _model_layer(model, task)[0]
+    path, layer = _model_layer(model, task)
+    own = {entry.key.removeprefix("model."): entry.value for entry in layer if entry.key.startswith("model.")}
+    return own | {"path": path}
 
 
 def _find_task(given: Sequence[Entry], tasks: Mapping[str, ConfigurableTask]) -> ConfigurableTask:
@@ -392,7 +399,7 @@ def _stage(
     if chosen["mask_truncated"].value == "auto":
         trained = {**ends, **{signal: weight for signal, weight in rewards.items() if weight}}
         bounded = [one.measured for one in parse_constraints(chosen["constraints"].value, chosen["constraints"].source)]
-        chosen["mask_truncated"] = _auto_mask([*trained, *bounded], schema.task.rewards.length_signals)
+        chosen["mask_truncated"] = _auto_mask([*trained, *bounded], schema.task)
     sources |= {f"{prefix}.{field}": item.source for field, item in chosen.items()}
     for table, content in tables.items():
         for key in (f"{prefix}.{table}.{entry}" for entry in content):
@@ -402,10 +409,11 @@ def _stage(
     return StageConfig(**settings)
 
 
-def _auto_mask(signals: Iterable[str], length_signals: Collection[str]) -> Given:
-    """Return whether a stage with these signals, rewarded or bounded, leaves out truncated completions."""
-    found = [signal for signal in signals if signal in length_signals]
-    reason = f"signal {found[0]} depends" if found else "no signal depends"
+def _auto_mask(names: Iterable[str], task: ConfigurableTask) -> Given:
+    """Return whether a stage that rewards or bounds what has these names leaves out truncated completions."""
+    found = [name for name in names if name in task.by_length]
+    what = "signal" if found and found[0] in task.rewards.signals else "constraint on"
+    reason = f"{what} {found[0]} depends" if found else "no signal depends"
     return Given(not found, f"derived, as {reason} on length or truncation", "preset")
 
 

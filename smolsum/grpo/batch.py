@@ -29,7 +29,7 @@ from smolsum.policy import distributed
 from smolsum.rewards.combine import score_and_combine
 from smolsum.rewards.signal import Background, RewardLog, Signal, TrainerState, Values
 from smolsum.rollout.source import REFERENCE, WORKER, GroupRequest, Source
-from smolsum.tasks.base import Measure, MetricRow
+from smolsum.tasks.base import AskAhead, Measure, MetricRow
 from smolsum.tasks.text_metrics import repeated_trigrams
 from smolsum.types import Prompt, RolloutGroup
 
@@ -141,6 +141,7 @@ class BatchSampler:
         stage: StageConfig,
         signals: Mapping[str, Signal],
         measure: Measure,
+        ask_ahead: AskAhead = lambda completions, config: None,
         *,
         watches: bool = False,
         first_step: int,
@@ -149,12 +150,12 @@ class BatchSampler:
         parts: Sequence[Stateful] = (),
         mark: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`signals` are the task's; `measure` is how it measures a completion: each one if it `watches`, else only
-        where a constraint needs it; `first_step` is the number in the run of the stage's first step, `steps` how many
-        the stage has and `run_steps` the run; `parts` adapt its weights;
-        `mark` is called with the name of each timed part as it ends."""
+        """`signals` are the task's; `measure` is how it measures a completion, about which `ask_ahead` asks a server
+        where it has to: each one if it `watches`, else only where a constraint needs it; `first_step` is the number in
+        the run of the stage's first step, `steps` how many the stage has and `run_steps` the run; `parts` adapt its
+        weights; `mark` is called with the name of each timed part as it ends."""
         self.source, self.order, self.config, self.stage, self.signals = source, order, config, stage, signals
-        self._constraints, self._measure = parse_constraints(stage.constraints), measure
+        self._constraints, self._measure, self._ask_ahead = parse_constraints(stage.constraints), measure, ask_ahead
         self._measures_all = watches or columns_needed(self._constraints, signals)
         # what constraints bound is computed even where it is not rewarded
         self._unrewarded_weights = dict.fromkeys(signals_needed(self._constraints, signals), 0.0)
@@ -228,6 +229,7 @@ class BatchSampler:
         def score() -> tuple[dict[str, Values], Values, list[list[MetricRow]]]:
             found = score_and_combine(groups, weights, self.config, self.signals, log)
             every = groups if self._measures_all else []
+            self._ask_ahead([(group.prompt, rollout) for group in every for rollout in group.rollouts], self.config)
             return *found, [[self._measure(group.prompt, rollout) for rollout in group.rollouts] for group in every]
 
         scores, totals, measures = distributed.together(score)
@@ -236,7 +238,9 @@ class BatchSampler:
         self._mark("score_s")
         totals_PG = np.array(totals, dtype=np.float64)
         alike = teaches_nothing(totals_PG, scores, rewards, scale=self.config.grpo.advantage_scale)
-        untaught = np.all([alike, *(zero_spread(one.progress) for one in measured)], axis=0)
+        lacking = np.isnan(totals_PG)  # such a rollout teaches nothing, whatever a constraint has it be
+        bounds = [zero_spread(np.where(lacking, np.nan, one.progress)) for one in measured]
+        untaught = np.all([alike, *bounds], axis=0)
         if self.stage.learn == "references":
             untaught = np.zeros_like(untaught)  # a single text teaches without anything to compare it with
         return Batch(groups, scores, totals_PG, untaught, measured, measures, log.columns(), log.metrics())

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,9 @@ def measure(
         if one.from_target:
             task: Any = config.task
             targets = [target_of(group.prompt.metadata, task) for group in groups]
-            steps = [tolerance_of(target, task) if one.by_tolerance else 1 for target in targets]
+            tolerances = [tolerance_of(target, task) if one.by_tolerance else 1 for target in targets]
+            # lengths are whole numbers: half a token is a tolerance of none
+            steps = [tolerance or 0.5 for tolerance in tolerances]
             targets_P1, steps_P1 = (np.array(column, dtype=np.float64)[:, None] for column in (targets, steps))
             values_PG, unit = np.abs(values_PG - targets_P1) / steps_P1, targets_P1 / steps_P1
         found.append(Bounded(one, values_PG, unit))
@@ -56,23 +59,27 @@ def measure(
 
 def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Prompt, measure_one: Measure) -> None:
     """Raise UsageError for a constraint on something that the task neither scores nor measures, for a target that the
-    task lacks, and for a gate that would turn the reward around. `prompt` is any prompt of the run."""
+    task lacks, and for a gate that would turn the reward around. `prompt` is any prompt of the run; no server is
+    asked."""
     stages = [parse_constraints(stage.constraints) for stage in config.stages.values()]
     constraints = [one for stage in stages for one in stage]
     named = {one.measured for one in constraints} - {LENGTH} - signals.keys()
-    columns = _numbers(measure_one(prompt, Rollout((), (), "stop", 0, "", 0, ""))) if named else []
+    # without a text and a source a reader of documents has nothing to read
+    empty = replace(prompt, messages=({"role": "user", "content": prompt.request},))
+    columns = _numbers(measure_one(empty, Rollout((), (), "stop", 0, "", 0, ""))) if named else []
     for one in constraints:
         if one.measured not in {LENGTH, *signals, *columns}:
             raise UsageError(
                 f"constraint {one.text!r}: task {config.task.name} neither scores nor measures {one.measured!r}",
                 hint=nearest(one.measured, dict.fromkeys([LENGTH, *signals, *columns])),
             )
-        if config.grpo.constraint_method == "gate" and one.level is None and math.isinf(one.low):
+        falls, (least, most) = math.isinf(one.low), _ends(one.measured, config, signals)
+        share = "A..B" if one.of_start else f"0..{one.high:g}" if falls else f"{one.low:g}..{most:g}"
+        if config.grpo.constraint_method == "gate" and one.level is None and (falls or -math.inf < least < 0):
+            worse = f"the higher {one.measured} is the worse" if falls else f"{one.measured} is below 0 at times"
             raise UsageError(
-                f"constraint {one.text!r}: a gate multiplies the reward by it, and the "
-                f"higher {one.measured} is the worse",
-                hint="--set grpo.constraint_method=lagrange, or a share, such as "
-                f'"{one.measured} in {"A..B" if one.of_start else f"0..{one.high:g}"}: 0.95"',
+                f"constraint {one.text!r}: a gate multiplies the reward by it, and {worse}",
+                hint=f'--set grpo.constraint_method=lagrange, or a share, such as "{one.measured} in {share}: 0.95"',
             )
         if one.from_target and (one.measured != LENGTH or not getattr(config.task, "target_tokens", 0)):
             raise UsageError(
@@ -81,6 +88,22 @@ def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Pro
             )
     for stage in stages:
         _check_reach(stage, config, signals)
+        if config.grpo.constraint_method in ("sum", "gdpo"):
+            _check_sides(stage, config.grpo.constraint_method)
+
+
+def _check_sides(constraints: Sequence[Constraint], method: str) -> None:
+    """Raise UsageError for a mean with bounds on both sides: equal weights of rising and of falling cancel out."""
+    means = [one for one in constraints if one.level is None]
+    for low in means:
+        for high in means:
+            if low.measured == high.measured and low.low > -math.inf and high.high < math.inf:
+                raise UsageError(
+                    f"constraints {low.text!r} and {high.text!r}: with grpo.constraint_method = {method} both weigh "
+                    "the same at all times, so together they do nothing",
+                    hint=f"a share: {low.measured} in {low.low:g}..{high.high:g}: 0.95, or "
+                    "--set grpo.constraint_method=lagrange",
+                )
 
 
 def _check_reach(constraints: Sequence[Constraint], config: Config, signals: Mapping[str, Signal]) -> None:
@@ -118,7 +141,9 @@ def _ends(name: str, config: Config, signals: Mapping[str, Signal]) -> tuple[flo
     if name in signals:
         return facts_of(signals[name]).ends
     tables = TASKS[config.task.name].evaluation.tables
-    shares = {metric.column or metric.name for table in tables for metric in table.metrics if metric.form[-1:] == "%"}
+    listed = [metric for table in tables for metric in table.metrics if metric.form[-1:] == "%"]
+    # what a split has as a share may be a number of each completion (wrong facts), unless it is what reports open with
+    shares = {metric.column or metric.name for metric in listed if metric.role or not metric.column}
     return (0.0, 1.0) if name in shares else (-math.inf, math.inf)
 
 

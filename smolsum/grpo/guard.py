@@ -30,6 +30,8 @@ RISE, PULL = 3.0, 3.0
 """standard errors by which a measure must have got worse, and be pulled that way"""
 
 
+NOTHING_UNDONE = (0, 0)
+"""`Guard.undone` of a stage without a rollback"""
 RETRY = "a lower learning rate, a higher grpo.beta, another reward, or a --constraint on what got worse"
 
 
@@ -118,6 +120,9 @@ class Guard(Stateful):
         """those that are new with the last step"""
         self.rate = 1.0
         """factor of the learning rate"""
+        self.undone = NOTHING_UNDONE
+        """the steps that the last rollback went back to, and from: the checkpoints between them are not to be gone back
+        to"""
         self._seen: dict[str, _History] = {}
 
     def look(self, rows: Sequence[Sequence[MetricRow]], advantages: Sequence[Mapping[int, float]]) -> dict[str, float]:
@@ -149,9 +154,11 @@ class Guard(Stateful):
                 self.alarms.append(Alarm(metric, sign * fmean(seen.first), sign * fmean(seen.last)))
         return metrics
 
-    def begin_again(self) -> None:
-        """Forget the newest steps, which are undone, and halve the learning rate."""
+    def begin_again(self, at: int, step: int) -> None:
+        """Forget the newest steps, which are undone as the run goes back from step `at` to `step`, and halve the
+        learning rate."""
         self.rate /= 2.0
+        self.undone = (step, at)
         for column, seen in self._seen.items():
             self._seen[column] = _History()
             self._seen[column].first = seen.first
@@ -160,10 +167,12 @@ class Guard(Stateful):
         if not self._seen:
             return None
         rows = {column: [seen.first, list(seen.last), seen.pull, seen.is_raised] for column, seen in self._seen.items()}
-        return {"rate": self.rate, "seen": rows}
+        return {"rate": self.rate, "undone": list(self.undone), "seen": rows}
 
     def load(self, state: Any) -> None:
         self.rate = state["rate"]
+        step, at = state.get("undone", self.undone)  # checkpoints of before have none
+        self.undone = (step, at)
         for column, (first, last, pull, is_raised) in state["seen"].items():
             seen = self._seen[column] = _History()
             seen.first, seen.pull, seen.is_raised = list(first), list(pull), is_raised

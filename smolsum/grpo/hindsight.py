@@ -56,7 +56,7 @@ from smolsum.policy.group_gradient import WHOLE, Chunking, GroupLoss, sum_over_g
 from smolsum.types import Rollout
 
 LARGEST_P = 1 - 1e-4
-"""of an end that comes too early: the logarithm of what is left stays finite"""
+"""of an end that comes too early: from there on the loss is linear in it, which keeps both finite and moving"""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def end_loss(logp_G: mx.array, right_G: mx.array, counted_G: mx.array, *, rollou
     right, and 0 where it comes too early. What has a `counted_G` of 0 teaches nothing.
     """
     p_G = mx.exp(logp_G)
-    objective_G = mx.where(right_G > 0, logp_G, mx.log1p(-mx.minimum(p_G, LARGEST_P)))
+    early_G = mx.log1p(-mx.minimum(p_G, LARGEST_P)) - mx.maximum(p_G - LARGEST_P, 0.0) / (1 - LARGEST_P)
+    objective_G = mx.where(right_G > 0, logp_G, early_G)
     tally: Tally = {
         "sum": {
             "hindsight/early_frac": weighted(1 - right_G, counted_G),

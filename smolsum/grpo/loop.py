@@ -105,7 +105,8 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
     session.adopt(*parts, guard)
     sampler = BatchSampler(
         source, order, config, stage, setup.task.rewards.signals, setup.measure_rollout or setup.measure,
-        watches=bool(guard.watched), first_step=first_step, steps=steps, run_steps=run_steps, parts=parts, mark=mark,
+        setup.task.evaluation.ask_ahead, watches=bool(guard.watched), first_step=first_step, steps=steps,
+        run_steps=run_steps, parts=parts, mark=mark,
     )  # fmt: skip
     at_ends = setup.task.rewards.end_signals if stage.length_credit == "ends" else []
     by_sentence = at_ends or stage.hindsight or stage.learn == "recombined"
@@ -142,7 +143,7 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
             session.heed(guard, optimizer)  # warns, stops, or goes back
         metrics["perf/peak_memory_gb"] = peak_gb()
         mark("optimizer_s")
-        source.publish(at.step)
+        source.publish(at.step, always=guard.undone[1] == at.step)  # gone back, the weights are not one update on
         mark("publish_s")
         metrics |= step_metrics(sampled, learned.advantages_PG) | source.metrics() | schedule_metrics(stage, now)
         for part in parts:

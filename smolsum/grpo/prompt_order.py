@@ -138,6 +138,7 @@ class LearningOrder(DrawnOrder):
     ) -> None:
         super().__init__(prompts, config, stage, kinds, ahead=ahead, **more)
         self._mix, self._rate = config.stages[stage].mix, config.difficulty.adapt
+        self._rows = {kind: [n for n, own in enumerate(kinds) if own == kind] for kind in self._mix}
         self._kind_of = {prompt.id: kind for prompt, kind in zip(prompts, kinds, strict=True)}
         self._teaches: dict[str, float] = {}
         self._promised, self._given = dict.fromkeys(self._mix, 0.0), dict.fromkeys(self._mix, 0)
@@ -162,7 +163,7 @@ class LearningOrder(DrawnOrder):
             present = totals[~np.isnan(totals)]
             if not present.size:
                 continue  # without any reward nothing is known of what it teaches
-            spread = float(present.std())
+            spread = float(present.std()) if np.ptp(present) else 0.0  # that of equal numbers may be a bit above 0
             advantage = float(np.abs(present - present.mean()).mean()) / spread if spread else 0.0
             found.setdefault(self._kind_of[group.prompt.id], []).append(advantage)
         for kind, values in found.items():

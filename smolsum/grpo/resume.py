@@ -13,7 +13,7 @@ from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config
 from smolsum.errors import UsageError
 from smolsum.files import digest, to_json
-from smolsum.grpo.guard import LAST
+from smolsum.grpo.guard import LAST, NOTHING_UNDONE, Guard
 from smolsum.grpo.optimizer import Optimizer
 from smolsum.grpo.setup.fingerprints import stage_fingerprint
 from smolsum.policy import distributed
@@ -71,12 +71,14 @@ def resume_point(steps: Mapping[str, int], whole: Sequence[Checkpoint]) -> int:
     return point
 
 
-def safe_step(config: Config, start: int, step: int) -> int:
+def safe_step(config: Config, start: int, step: int, undone: Sequence[int]) -> int:
     """Return the step whose checkpoint a rollback at `step` goes back to, in a stage that begins after step `start`:
     the last that `train.checkpoint_every` asked for before the guard's newest steps, else the stage's start. Others,
-    such as those of a pause, do not count: a run that was never paused has none."""
-    every = config.train.checkpoint_every
-    return start + max(0, step - start - LAST) // every * every
+    such as those of a pause, do not count: a run that was never paused has none. Nor do those between the two steps of
+    the last rollback (`Guard.undone`), to which it went back, and from."""
+    every, (back, since) = config.train.checkpoint_every, undone
+    found = start + max(0, step - start - LAST) // every * every
+    return back if back < found < since else found
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -170,7 +172,8 @@ class StageCheckpoints:
         ends = {span(self._steps, stage)[1] for stage in self._steps}
         kept = ends | {found["step"] for found in self._best.values() if found}
         if self._config.train.guard == "rollback":
-            kept |= set(range(safe_step(self._config, start, step), step))
+            undone = state.get(Guard.name, {}).get("undone", NOTHING_UNDONE)
+            kept |= set(range(safe_step(self._config, start, step, undone), step))
         checkpoints.prune(self._paths, self._config.train.keep_checkpoints, kept | set(self._busy()))
         return True
 

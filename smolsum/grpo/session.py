@@ -134,14 +134,14 @@ class Session:
         advice = f"{RETRY}; --guard stop or rollback acts by itself"
         self.keeper.notify("guard", sentence, hint=advice if how == "warn" else "")
         if how == "rollback":
-            guard.begin_again()
-            self._go_back(optimizer)
+            step = self._go_back(guard.undone, optimizer)
+            guard.begin_again(self.at.step, step)
 
-    def _go_back(self, optimizer: Optimizer) -> None:
+    def _go_back(self, undone: Sequence[int], optimizer: Optimizer) -> int:
         """Give model and optimizer the state of the last checkpoint that was due before the guard's newest steps, or
-        that of the stage's start."""
+        that of the stage's start, and return its step."""
         policy, (start, _) = self.setup.policy, span(self.at.plan, self.at.stage)
-        step = safe_step(self.config, start, self.at.step)
+        step = safe_step(self.config, start, self.at.step, undone)
         folder = self.keeper.checkpoint(step) if step else None
         if folder:
             load_trained(policy, folder)
@@ -154,6 +154,7 @@ class Session:
         policy.model.update(distributed.from_first(policy.model.trainable_parameters()))
         optimizer.follow_first()
         self.keeper.notify("rolled_back", f"back to the weights of step {step}, with half the learning rate")
+        return step
 
     def log(self, metrics: Mapping[str, float], rollouts: Sequence[Mapping[str, Any]]) -> None:
         """Count a finished step and write it down: its metrics with the clock's times and the process's load, and a row

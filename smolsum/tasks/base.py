@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal
 
-from smolsum.config.constraints import parse_constraints
+from smolsum.config.constraints import LENGTH, parse_constraints
 from smolsum.config.presets import TaskPresets as TaskPresets
 from smolsum.config.sections import Config, TaskConfig
 from smolsum.config.targets import Targets
@@ -35,6 +35,8 @@ Summary = dict[str, float | None]
 """the metrics of a split, by name; None for one without a value"""
 Measure = Callable[[Prompt, Rollout], dict[str, Any]]
 """a prompt and its completion to the metrics of that example"""
+AskAhead = Callable[[Sequence[tuple[Prompt, Rollout]], Config], None]
+"""asks about many completions at once"""
 
 
 def chat(system: str, example: Example) -> Messages:
@@ -235,7 +237,7 @@ class TaskEvaluation:
     """what measures depend on: evaluations that differ in it do not compare"""
     code: Callable[[Config], dict[str, str]] = lambda config: {}
     """the digests of the users' code that measures, by what it measures"""
-    ask_ahead: Callable[[Sequence[tuple[Prompt, Rollout]], Config], None] = lambda completions, config: None
+    ask_ahead: AskAhead = lambda completions, config: None
     """called with all completions before they are measured, so that a task can ask a server about many at a time"""
     summarise: Callable[[Sequence[MetricRow]], Summary] = means
     """the rows of a split to its summary; by default the mean of each column that holds numbers"""
@@ -305,15 +307,20 @@ class Task:
         signals = {**own, **judge_signals(_criteria), **own}  # those of the task come first, and win
         object.__setattr__(self, "rewards", replace(self.rewards, signals=signals))
 
+    @property
+    def by_length(self) -> frozenset[str]:
+        """The signals and measures that depend on a completion's length, or on whether it was cut."""
+        return frozenset({*self.rewards.length_signals, *self.targets.measures, LENGTH, "tokens", "truncated"})
+
     def warnings(self, config: Config) -> list[str]:
         """Return the warnings of `check`, and those about stages that leave truncated completions out although a signal
-        depends on length."""
+        or constraint depends on length."""
         found = list(self.check(config))
         for name, stage in config.stages.items():
             trained = stage.trained_rewards
             rewarded = [s for s, weight in trained.items() if weight and s in self.rewards.length_signals]
             bounded = dict.fromkeys(one.measured for one in parse_constraints(stage.constraints))
-            signals = rewarded or [s for s in bounded if s in self.rewards.length_signals]
+            signals = rewarded or [s for s in bounded if s in self.by_length]
             if stage.mask_truncated and signals:
                 verb = "rewards" if rewarded else "has a constraint on"
                 found.append(

@@ -95,6 +95,27 @@ def test_the_source_says_why(reward: str, reason: str) -> None:
     assert found.sources["stages.length.mask_truncated"].startswith("derived, as signal length depends")
 
 
+@pytest.mark.parametrize(
+    ("task", "stage", "constraint"),
+    [("tldr", "quality", "off_target <= 1"), ("tldr", "quality", "truncated <= 0.02"),
+     ("ab-judge", "judge", "length <= 60: 0.95")],
+)  # fmt: skip
+def test_a_constraint_on_what_is_cut_counts(task: str, stage: str, constraint: str) -> None:
+    """A column that depends on length or truncation, and the length of a task without a signal of that name."""
+    sets = ["stages.judge.rewards={right = 1.0, notes_length = 0.0}"] if task == "ab-judge" else []
+    given = {"task": task, "model": OUTSIDE, "strategy": "finetuned" if task == "tldr" else None}
+    assert stage in left_out(resolved(**given, sets=sets))
+    found = resolved(**given, sets=[*sets, f"stages.{stage}.constraints={constraint}"])
+    assert stage not in left_out(found)
+    assert "constraint on" in found.sources[f"stages.{stage}.mask_truncated"]
+    (warning,) = TASKS[task].warnings(
+        resolved(
+            **given, sets=[*sets, f"stages.{stage}.constraints={constraint}", f"stages.{stage}.mask_truncated=true"]
+        ).config
+    )
+    assert f"stage {stage} has a constraint on {constraint.split()[0]}" in warning
+
+
 def test_a_signal_that_is_only_logged_does_not_count() -> None:
     """Of weight 0: the stage does not learn from it."""
 

@@ -125,6 +125,20 @@ def test_tied_totals_of_different_signals_are_kept_with_gdpo(policy: Policy, pro
         assert step_metrics(batch, np.zeros_like(batch.totals))["frac_reward_zero_std"] == untaught
 
 
+def test_a_group_without_rewards_teaches_nothing(policy: Policy, prompts: tuple[Prompt, ...]) -> None:
+    """Whatever a constraint has its completions be: no advantage is there to learn it with."""
+    stage = replace(STAGE, constraints="length in 1..3: 0.9")
+    config = replace(CONFIG, stages={"length": stage}, sampling=SamplingConfig(rollouts=8, max_new_tokens=12))
+    for missing in (True, False):
+
+        def scored(groups: list[RolloutGroup], config: Config, missing: bool = missing) -> Values:
+            return [[None if missing and n == 0 else 0.5 for _ in one.rollouts] for n, one in enumerate(groups)]
+
+        batch, _ = sampler(LocalSource(policy, config), prompts, config, own=scored).collect(1)
+        assert len({*batch.measured[0].progress[0]}) > 1, "or there is nothing to see"
+        assert bool(batch.untaught[0]) is missing
+
+
 def test_an_epoch_is_shuffled_once(prompts: tuple[Prompt, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """And not for each of its prompts, which takes a second a step for a million of them."""
     made: list[object] = []

@@ -89,6 +89,7 @@ BY_LENGTH, BY_COLUMN = "difficulty.by=length", "difficulty.by=column"
         ([MIX], ["tldr", "categories", BY_LENGTH]),
         ([BY_LENGTH], ["mix", "stages.included.mix={easy=0.5, hard=0.5}"]),
         (["difficulty.column=x"], ["difficulty.column", "difficulty.by", BY_COLUMN]),
+        (["difficulty.bands=low,high"], ["difficulty.bands", "difficulty.by", BY_LENGTH]),
         ([MIX, BY_COLUMN], ["difficulty.column=NAME"]),
         ([MIX, "difficulty.by=scores", "difficulty.column=rouge"], ["difficulty.scores", "scores=FOLDER"]),
         ([MIX, BY_LENGTH, "difficulty.column=x"], ["difficulty.column", BY_COLUMN]),

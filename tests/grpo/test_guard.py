@@ -170,6 +170,18 @@ def test_it_goes_back(speaking: None, data: Path, tmp_path: Path, call: Call) ->
     assert "steps 4 to 5: the checkpoint of step 2, to which the guard went back, is not left" in err
 
 
+def test_it_goes_back_to_no_weights_that_were_undone(
+    speaking: None, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second alarm, of steps that a checkpoint between the first one and its goal precedes, has that same goal."""
+    rise = property(lambda self: 9.0 * (len(self.first) in (3, 4)))
+    monkeypatch.setattr(module._History, "rise", rise)
+    every = {"train__checkpoint_every": 1, "train__keep_checkpoints": 1}
+    run = trained(data, tmp_path / "a", "back", "--guard=rollback", **every)
+    said = [row["message"] for row in read_jsonl(run / "events.jsonl") if row["kind"] == "rolled_back"]
+    assert [message.partition(",")[0] for message in said[:2]] == ["back to the weights of step 1"] * 2
+
+
 @pytest.mark.slow
 def test_killed_after_going_back_it_ends_as_it_would(speaking: None, data: Path, tmp_path: Path) -> None:
     assert main(command(data, tmp_path / "whole", "whole", "rollback")) == 0

@@ -68,6 +68,8 @@ def test_a_certain_end_that_is_too_early_has_a_finite_gradient() -> None:
 
     for logit in (2.0, 8.0):
         assert mx.grad(loss)(mx.array(logit)).item() == pytest.approx(1 / (1 + exp(-logit)), rel=1e-3)
+    strong, stronger = (mx.grad(loss)(mx.array(logit)).item() for logit in (9.5, 11.0))
+    assert 1 > strong > stronger > 0, "less where rounding would have the last word, and never nothing"
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "lfm2"])

@@ -54,6 +54,31 @@ def test_the_mix_follows_what_teaches() -> None:
     assert metrics["mix/hard"] > 0.9
 
 
+def test_equal_rewards_teach_nothing_however_they_round() -> None:
+    """The deviation of six times 0.7 is not 0."""
+    taking = order()
+    for k in range(12):
+        prompts = taking.take(k)
+        totals = np.array([[0.7] * 6 if one.id.startswith("hard") else [0.0, 1.0] * 3 for one in prompts])
+        metrics = taking.observe(
+            SimpleNamespace(groups=[SimpleNamespace(prompt=p) for p in prompts], totals=totals), {}
+        )
+    assert metrics["mix/hard"] < 0.1
+
+
+def test_a_small_share_is_drawn_too() -> None:
+    """Of which an epoch has not one prompt."""
+    mix = "stages.included.mix={easy=0.9, medium=0.09, hard=0.01}"
+    config = resolve(TASKS, strategy="included", sets=[*SETS[:-1], mix]).config
+    taking = LearningOrder(PROMPTS, config, "included", KINDS, ahead=0)
+    drawn = Counter[str]()
+    for k in range(60):
+        prompts = taking.take(k)
+        drawn += kinds(prompts)
+        taking.observe(sampled(prompts, teaching="hard"), {})
+    assert drawn["hard"]
+
+
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_steps_ahead_are_fixed_and_survive_a_checkpoint(ahead: int) -> None:
     """What was requested ahead does not change by what is observed meanwhile, and a resumed order goes on the same."""

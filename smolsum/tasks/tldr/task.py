@@ -98,8 +98,8 @@ def measurer(splits: Sequence[Split], config: Config) -> Measure:
             "repeated_trigrams": repeated_trigrams(rollout.text),
             "nonwords": nonwords(rollout.text, prompt.source),
             "unseen_pairs": seen().unseen_share(rollout.text, prompt.source) if rollout.text else None,
-            # a constraint on them bounds nothing where the data have none
-            **({} if known else dict.fromkeys((f"facts_{key}" for key in FACT_COUNTS), None)),
+            # a constraint on them bounds nothing where a post has none
+            **dict.fromkeys((f"facts_{key}" for key in FACT_COUNTS), None),
         }
         if known and prompt.metadata.get("facts"):
             count = count_facts(rollout.text, prompt.metadata["facts"], known)
