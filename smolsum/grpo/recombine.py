@@ -79,7 +79,7 @@ def learn_from_recombined(batch: Batch, setup: Setup, stage: StageConfig, ends: 
         rollouts = [sentences(one, ends, setup.policy.tokenizer, length) for one in group.rollouts]
         found = nearest_texts(rollouts, target, tolerance_of(target, task), SCORED * len(rollouts))
         version = group.rollouts[0].policy_version
-        texts = [_as_rollout(one, version, setup.policy.tokenizer) for one in found]
+        texts = [_as_rollout(one, version, setup.policy) for one in found]
         offered.append(RolloutGroup(group.prompt, tuple(texts)))
     signals = setup.task.rewards.signals
     _, totals = distributed.together(lambda: score_and_combine(offered, stage.rewards, config, signals))
@@ -164,11 +164,11 @@ def _says_nothing_twice(text: Sequence[Sentence]) -> bool:
     return True
 
 
-def _as_rollout(text: Sequence[Sentence], version: int, tokenizer: Any) -> Rollout:
+def _as_rollout(text: Sequence[Sentence], version: int, policy: Policy) -> Rollout:
     """A text as a completion that ended; no policy sampled it whole."""
     ids = tuple(token for one in text for token in one.token_ids)
-    read = str(tokenizer.decode(list(ids), skip_special_tokens=True))
-    return Rollout((*ids, tokenizer.eos_token_id), (), "stop", version, RECOMBINED, 0, read)
+    read = str(policy.tokenizer.decode(list(ids), skip_special_tokens=True))
+    return Rollout((*ids, policy.end_id), (), "stop", version, RECOMBINED, 0, read)
 
 
 def _best(texts: Sequence[Rollout], totals: Sequence[float | None], most: int) -> list[Rollout]:

@@ -160,6 +160,6 @@ def _endings(rollout: Rollout, ends: frozenset[int], policy: Policy) -> list[Rol
         if ids[place - 1] in ends:
             text = str(policy.tokenizer.decode(list(ids[:place]), skip_special_tokens=True))
             # the end was not sampled here; hindsight reads no log-prob of the sampler
-            kept, logp = (*ids[:place], policy.tokenizer.eos_token_id), (*logps[:place], 0.0)
+            kept, logp = (*ids[:place], policy.end_id), (*logps[:place], 0.0)
             found.append(replace(rollout, token_ids=kept, logprobs=logp, text=text, finish_reason="stop"))
     return found if rollout.truncated else [*found, rollout]

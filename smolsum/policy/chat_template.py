@@ -67,7 +67,7 @@ def read_template(path: str) -> str:
         return OWN + Path(path).expanduser().read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        hint = "--set model.chat_template=FILE, a template in Jinja"
+        hint = "give a file with a template in Jinja"
         raise UsageError(f"the chat template {path} cannot be read: {reason}", hint=hint) from error
 
 
@@ -84,6 +84,12 @@ def set_template(tokenizer: TokenizerWrapper, template: str, path: str) -> None:
             raise UsageError(f"the chat template {path} leaves out what the {turn['role']} says", hint=EXAMPLE)
 
 
+def closing_ids(tokenizer: TokenizerWrapper) -> list[int]:
+    """Return the tokens that the chat template puts after what an assistant says last."""
+    shown = str(tokenizer.apply_chat_template(list(TRIAL), tokenize=False))
+    return list(tokenizer.encode(shown.rpartition(TRIAL[-1]["content"])[2], add_special_tokens=False))
+
+
 def template_of(checkpoint: Path, setting: str) -> str:
     """Return the file with the template that a checkpoint was trained with, where `model.chat_template` named one of
     the user's own, which may have changed since; empty otherwise."""
@@ -94,6 +100,11 @@ def is_quiet(template: Any) -> bool:
     """Return whether a chat template, or the default one of several, was made to answer without thinking."""
     text = template.get("default", "") if isinstance(template, Mapping) else template
     return isinstance(text, str) and QUIET in text
+
+
+def is_changed(template: Any) -> bool:
+    """Return whether a chat template is another than the model's: the user's own, or made not to think."""
+    return OWN in str(template) or is_quiet(template)
 
 
 def without_thinking(template: Any) -> Any:

@@ -10,7 +10,7 @@ from mlx.utils import tree_flatten
 from smolsum.config.hub import hub_name
 from smolsum.config.sections import LoraConfig, ModelConfig
 from smolsum.errors import UsageError
-from smolsum.policy.chat_template import FILE, OWN, added_system, template_of, trained_template, write_template
+from smolsum.policy.chat_template import FILE, added_system, is_changed, template_of, trained_template, write_template
 from smolsum.policy.gguf.modelfile import modelfile
 from smolsum.policy.gguf.write import write_gguf
 from smolsum.policy.load import Policy, load_policy
@@ -75,6 +75,6 @@ def export_adapters(policy: Policy, folder: Path) -> int:
             hint="leave --adapter out: the whole model is exported",
         )
     save_adapters(policy.model, policy.lora, base.id, folder)
-    if OWN in str(policy.tokenizer.chat_template):  # the base comes with another, or with none
+    if is_changed(policy.tokenizer.chat_template):  # the base comes with another, or with none
         write_template(policy.tokenizer, policy.system, folder)
     return sum(array.size for _, array in tree_flatten(policy.model.trainable_parameters()))

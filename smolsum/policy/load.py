@@ -26,7 +26,14 @@ from smolsum.config.sections import LoraConfig
 from smolsum.errors import SmolsumError, UnreachableError, UsageError, nearest
 from smolsum.files import digest
 from smolsum.policy import fast_math
-from smolsum.policy.chat_template import no_template, read_template, renders_system, set_template, without_thinking
+from smolsum.policy.chat_template import (
+    closing_ids,
+    no_template,
+    read_template,
+    renders_system,
+    set_template,
+    without_thinking,
+)
 from smolsum.policy.gguf.cache import cached_model, is_outline
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.lora import add_adapters, base_of, is_quantised, quantise
@@ -70,8 +77,8 @@ class Policy:
 
     @property
     def commit(self) -> str:
-        """The commit of a model from the hub; empty for others."""
-        return self.path.name if self.path.parent.name == "snapshots" else ""
+        """The commit of a model from the hub; empty for others, such as a folder of the hub's cache."""
+        return self.path.name if _on_hub(self.source) else ""
 
     @property
     def quantised(self) -> bool:
@@ -82,6 +89,12 @@ class Policy:
     def eos_ids(self) -> frozenset[int]:
         """Tokens that end a completion."""
         return frozenset(self.tokenizer.eos_token_ids)
+
+    @cached_property
+    def end_id(self) -> int:
+        """The token that ends a completion which was not sampled: of `eos_ids` that which the chat template puts after
+        what an assistant says, else the tokenizer's own."""
+        return next(filter(self.eos_ids.__contains__, closing_ids(self.tokenizer)), int(self.tokenizer.eos_token_id))
 
     @cached_property
     def renders_system(self) -> bool:
@@ -131,7 +144,9 @@ def load_policy(
     eos_ids = _eos(path, config)
     try:
         _check_layers(path, config)
-        model, _ = load_model(path, lazy=True)
+        rope = rope_settings(config)
+        config |= rope
+        model, _ = load_model(path, lazy=True, model_config=rope)
         tokenizer = load_tokenizer(path, eos_token_ids=eos_ids)
     except (ValueError, RuntimeError, KeyError, OSError, TypeError, ArithmeticError) as error:
         raise UsageError(
@@ -340,6 +355,21 @@ def _check(path: Path) -> dict[str, Any]:
     if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise UsageError(f"{path} has no tokenizer.json", hint=LAYOUT)
     return dict(config)
+
+
+def rope_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a config.json of transformers 5 has in `rope_parameters` alone, below the names of before, which are
+    those that most architectures of mlx-lm read: without them they take their defaults."""
+    held = config.get("rope_parameters")
+    held = held if isinstance(held, dict) else {}
+    whole, local = held.get("full_attention", held), held.get("sliding_attention", {})
+    scaling = {key: value for key, value in whole.items() if key != "rope_theta"}
+    found = {
+        "rope_theta": whole.get("rope_theta"),
+        "rope_scaling": None if scaling.get("rope_type", "default") == "default" else scaling,
+        "rope_local_base_freq": local.get("rope_theta"),
+    }
+    return {key: value for key, value in found.items() if value is not None and config.get(key) is None}
 
 
 def _wrong_size(config: Mapping[str, Any]) -> str:

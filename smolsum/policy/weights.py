@@ -20,7 +20,7 @@ from smolsum.config.sections import LoraConfig
 from smolsum.errors import UsageError
 from smolsum.files import digest
 from smolsum.policy.chat_template import plain_template, write_template
-from smolsum.policy.load import COMPANIONS, DTYPES, FUSED, Policy, weights_hash
+from smolsum.policy.load import DTYPES, FUSED, Policy, weights_hash
 from smolsum.policy.logprobs import group_logprobs
 from smolsum.policy.lora import add_adapters, fused_weights, load_adapters, save_adapters
 
@@ -28,8 +28,11 @@ MAX_PROBE_TOKENS = 32
 """tokens of each probe that are scored"""
 
 
-OF_THE_RUN = ("config.json", "model.safetensors.index.json", "meta.json", "state.json")
-"""files of a checkpoint that do not go from it to what is made of it: written anew, or about the run that saved it"""
+TOKENIZER_FILES = (
+    "tokenizer*.json", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "*chat_template*.j*",
+    "generation_config.json", "*.model",
+)  # fmt: skip
+"""files of a model's folder that go along with its weights; others, such as notes or texts, may be private"""
 
 
 def save_policy(policy: Policy, weights: Mapping[str, Any], folder: Path) -> None:
@@ -37,9 +40,8 @@ def save_policy(policy: Policy, weights: Mapping[str, Any], folder: Path) -> Non
     and transformers load it."""
     dtype = DTYPES[policy.dtype]
     flat = {k: v.astype(dtype) if mx.issubdtype(v.dtype, mx.floating) else v for k, v in tree_flatten(weights)}
-    for source in sorted({p for pattern in COMPANIONS for p in policy.path.glob(pattern)}):
-        if source.name not in OF_THE_RUN:
-            shutil.copyfile(source, folder / source.name)
+    for source in sorted({p for pattern in TOKENIZER_FILES for p in policy.path.glob(pattern)}):
+        shutil.copyfile(source, folder / source.name)
     config = {k: v for k, v in policy.config.items() if k not in ("dtype", "torch_dtype")} | {
         "dtype": policy.dtype,
         "torch_dtype": policy.dtype,

@@ -25,6 +25,7 @@ from smolsum.runs.checkpoints import (
     whole,
 )
 from smolsum.runs.evidence import write_evidence
+from smolsum.runs.main_evaluation import SAMPLER, SPLIT, split_of
 from smolsum.runs.paths import RunPaths, open_run, safe_name
 from smolsum.runs.records import RunInfo, RunSettings
 from smolsum.runs.typed_json import has_scores, read, read_object, read_summary
@@ -57,11 +58,12 @@ def write_export(
         raise UsageError("a GGUF file has the whole model, not the adapters", hint="leave --adapter out")
     with _building(folder) as building:
         evidence = write_evidence(run, checkpoint.step, building / "evidence", RETRY, console.warn)
-        if not any(
-            read_summary(one).step == checkpoint.step for one in evidence.evaluations.glob("*") if has_scores(one)
-        ):
+        summaries = {one: read_summary(one) for one in evidence.evaluations.glob("*") if has_scores(one)}
+        mains = [one for folder, one in summaries.items() if split_of(folder, one) == SPLIT and one.sampler == SAMPLER]
+        if not any(one.step == checkpoint.step for one in mains):
             raise UsageError(
-                f"step {checkpoint.step} of {run.name} was not evaluated, so its card would have no results",
+                f"step {checkpoint.step} of {run.name} was not evaluated on the test split, so its card would have no "
+                "results",
                 hint=f"smolsum eval {checkpoint.path}",
             )
         policy = load_exported(run, checkpoint)

@@ -97,7 +97,7 @@ class ReferenceSource(Source):
         """Return a text as a completion that ended, or that the token limit cut."""
         ids, limit = self.policy.tokenizer.encode(text, add_special_tokens=False), self.config.sampling.max_new_tokens
         ended = len(ids) < limit
-        whole = (*ids, self.policy.tokenizer.eos_token_id) if ended else tuple(ids[:limit])
+        whole = (*ids, self.policy.end_id) if ended else tuple(ids[:limit])
         return Rollout(whole, (), "stop" if ended else "length", version, REFERENCE, 0, text)
 
 

@@ -99,10 +99,12 @@ def public(value: Any, hub: Collection[str], key: str = "") -> Any:
 
 
 def _without_places(text: str, hub: Collection[str], key: str) -> str:
-    if key.endswith(("path", "chat_template")):
+    if key.endswith(("path", "chat_template", "scores")):
         return text if text in hub else PurePosixPath(text).name or text
     if key.endswith("plugins"):
         return ",".join(PurePosixPath(path).name for path in text.split(","))
     if key == "judge":  # judges of one name at two addresses stay two judges
         return ADDRESS.sub(lambda found: f" at endpoint {digest(found[1])[:8]}", text)
+    if key == "source":  # of a memory limit: that of a cgroup names its folder
+        return text.partition(" /")[0]
     return FOLDERS.sub("", text) if key == "meteor" else text

@@ -409,6 +409,16 @@ def test_folders_to_write_to(home: Path, tmp_path: Path, call: Call, monkeypatch
     assert sorted(os.listdir(tmp_path)) == ["empty", "fresh", "here", "link", "loop", "mine", "new"]
 
 
+def test_a_step_that_was_evaluated_elsewhere_has_no_card(copied: Path, tmp_path: Path, call: Call) -> None:
+    """On another split; the command that helps comes before anything is written."""
+    for folder in (copied / "eval").iterdir():
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps(summary | {"split": "validation"}))
+    refused = call("export", copied, tmp_path / "out")
+    assert_refused(refused, "was not evaluated on the test split", "hint: smolsum eval")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("kilobytes", [100, 2000, 4000])
 def test_a_full_disk(home: Path, tmp_path: Path, call: Call, kilobytes: int) -> None:
     """One error, whichever library runs into it, and nothing half-written."""

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 from smolsum.cli.main import main
 from smolsum.config.sections import LoraConfig
 from smolsum.policy.chat_template import added_system, plain_template, shared_system, with_system
+from smolsum.policy.export import export_adapters
 from smolsum.policy.load import encode_chat, load_policy
 from smolsum.policy.weights import save_trained, tokenizer_digest
 from smolsum.tasks.tldr.settings import TldrConfig
@@ -188,6 +189,19 @@ def test_thinking_is_switched_off(thinker: Path, tmp_path: Path) -> None:
         assert theirs.apply_chat_template([USER], add_generation_prompt=True, return_dict=False) == expected
 
 
+def test_exported_adapters_do_not_think_either(thinker: Path, tmp_path: Path) -> None:
+    """Their base has a template that does."""
+    policy = load_policy(str(thinker), thinking="off", lora=LoraConfig(rank=2))
+    policy = replace(policy, source="ann/base", path=tmp_path / "snapshots" / "0123")
+    (folder := tmp_path / "out").mkdir()
+    export_adapters(policy, folder)
+    template = (folder / "chat_template.jinja").read_text()
+    text = policy.tokenizer.apply_chat_template(
+        [USER], chat_template=template, tokenize=False, add_generation_prompt=True, enable_thinking=True
+    )
+    assert "<quiet>" in text
+
+
 BASE = """\
 {{ bos_token }}{% for m in messages %}{{ 'Summary:\\n' if m['role'] == 'assistant' }}{{ m['content'] }}
 
@@ -234,6 +248,27 @@ def test_a_template_of_the_users_own(model: str, system: str, base: Path, own: P
     theirs = AutoTokenizer.from_pretrained(folder)
     assert theirs.apply_chat_template([USER], add_generation_prompt=True, return_dict=False) == expected
     assert "chat_template" not in json.loads((folder / "tokenizer_config.json").read_text())  # llama.cpp reads it first
+
+
+@pytest.mark.parametrize(
+    ("template", "end"),
+    [
+        # as Gemma's, whose tokenizer has another one
+        ("{% for m in messages %}{{ m['role'] }}\n{{ m['content'] }}<|endoftext|>\n{% endfor %}", "<|endoftext|>"),
+        (BASE, "<|im_end|>"),
+        ("{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_start|>{% endfor %}", "<|im_end|>"),
+    ],
+)
+def test_a_text_that_was_not_sampled_ends_as_an_assistants_turn(template: str, end: str, base: Path) -> None:
+    """With the token that the template closes it with, where completions end with that one; else with the
+    tokenizer's."""
+    tokenizer = load_policy(TINY, shapes_only=True).tokenizer
+    both = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    (base / "generation_config.json").write_text(json.dumps({"eos_token_id": both}))
+    (own := base / "own.jinja").write_text(template)
+    policy = load_policy(str(base), chat_template=str(own), shapes_only=True)
+    assert policy.eos_ids == set(both)
+    assert policy.end_id == tokenizer.convert_tokens_to_ids(end)
 
 
 def test_the_documentation_has_it() -> None:

@@ -151,6 +151,50 @@ def test_a_model_loads_as_it_was_written(tmp_path: Path, family: str) -> None:
     assert (policy.eos_ids, policy.dtype, policy.path) == ({EOS}, "float32", tmp_path)
 
 
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+
+
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("family", "before", "now"),
+    [
+        ("qwen2", {"rope_theta": 500.0}, {"rope_type": "default", "rope_theta": 500.0}),
+        ("llama", {"rope_theta": 500.0, "rope_scaling": LLAMA3}, {**LLAMA3, "rope_theta": 500.0}),
+        (
+            "gemma3_text",
+            {"rope_theta": 500.0, "rope_local_base_freq": 100.0, "rope_scaling": LINEAR},
+            {"full_attention": {**LINEAR, "rope_theta": 500.0},
+             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}},
+        ),
+    ],
+)  # fmt: skip
+def test_positions_of_transformers_5(
+    family: str, before: dict[str, object], now: dict[str, object], tmp_path: Path
+) -> None:
+    """It has their settings below another name, which most of mlx-lm's architectures do not read; what is saved has
+    both."""
+    folder = write(tmp_path / "model", family, **before)
+    tokens = mx.array([[3, 4, 5, 6, 7, 8, 9, 10] * 4])
+    expected = load_policy(str(folder)).model(tokens)
+    config = json.loads((folder / "config.json").read_text())
+    held = {key: value for key, value in config.items() if not key.startswith("rope")}
+    (folder / "config.json").write_text(json.dumps(held))
+    assert not mx.allclose(load_policy(str(folder)).model(tokens), expected), "or there is nothing to see"
+    (folder / "config.json").write_text(json.dumps(held | {"rope_parameters": now}))
+    policy = load_policy(str(folder))
+    assert mx.array_equal(policy.model(tokens), expected)
+    (tmp_path / "saved").mkdir()
+    save_policy(policy, policy.model.parameters(), tmp_path / "saved")
+    model, config = load_model(tmp_path / "saved")
+    assert mx.array_equal(model(tokens), expected)
+    assert config["rope_theta"] == 500.0
+
+
 def test_every_end_of_text_counts(tmp_path: Path) -> None:
     """generation_config.json goes before config.json, and may list several; the tokenizer's own is always one."""
     folder = write(tmp_path, "llama")
@@ -184,6 +228,22 @@ def test_what_is_saved_is_loaded_bit_for_bit(tmp_path: Path, family: str, dtype:
     assert weights_hash(tmp_path / "saved") != weights_hash(tmp_path / "other")
     for model in (again.model, other.model, theirs):
         assert_same_arrays(model, policy.model)
+
+
+def test_only_a_models_own_files_go_along(tmp_path: Path) -> None:
+    """A folder may have notes or posts in it. One of the hub's cache, given as a folder, is no model from the hub."""
+    folder = write(tmp_path / "hub" / "snapshots" / "0123", "qwen2")
+    for name in ("notes.txt", "posts.json", "trainer_state.json"):
+        (folder / name).write_text("{}")
+    (folder / "special_tokens_map.json").write_text("{}")
+    policy = load_policy(str(folder))
+    (tmp_path / "saved").mkdir()
+    save_policy(policy, policy.model.parameters(), tmp_path / "saved")
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == [
+        "config.json", "generation_config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json",
+        "tokenizer_config.json",
+    ]  # fmt: skip
+    assert not policy.commit
 
 
 def test_other_weights_than_the_model_s_can_be_saved(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ path = "~/models/base"
 chat_template = "/home/ann/base.jinja"
 [data]
 path = "owner/name@main"
+[difficulty]
+scores = "/home/ann/runs/tiny/eval/start-train"
 [workers]
 urls = "http://10.0.0.7:8000"
 timeout_s = 300.0
@@ -36,6 +38,7 @@ INFO = {
     "meteor": "wordnet (/home/ann/nltk_data/corpora/wordnet.zip)",
     "plugins": [{"path": "rewards/b.py", "sha256": "ab"}, {"path": "/home/ann/a.py", "sha256": "cd"}],
     "blas": "/home/ann/lib/libopenblas.so",
+    "memory": {"limit": 7, "source": "the memory limit of cgroup /sys/fs/cgroup/user.slice/ann"},
 }
 SUMMARY = {
     "n": 1, "step": 1, "judge": "judge-a at http://10.0.0.8/v1, 2 rounds", "judging": {
@@ -69,6 +72,7 @@ def test_what_stays_and_what_is_shared(tmp_path: Path) -> None:
         "run": {"plugins": "a.py,b.py"},
         "model": {"path": "base", "chat_template": "base.jinja"},
         "data": {"path": "owner/name@main"},
+        "difficulty": {"scores": "start-train"},
         "workers": {"timeout_s": 300.0},
         "stages": {"length": {"rewards": {"length": 1.0}}},
     }
@@ -77,6 +81,7 @@ def test_what_stays_and_what_is_shared(tmp_path: Path) -> None:
         "steps": {"length": 1},
         "revisions": INFO["revisions"],
         "meteor": "wordnet (wordnet.zip)",
+        "memory": {"limit": 7, "source": "the memory limit of cgroup"},
         "plugins": [{"path": "b.py", "sha256": "ab"}, {"path": "a.py", "sha256": "cd"}],
     }
     assert read_jsonl(made.metrics) == [{"step": 1, "stage": "length", "loss": 0.5}]

@@ -131,6 +131,8 @@ def config_of(file: GgufFile, architecture: Architecture) -> dict[str, Any]:
     name = file.architecture
     sizes = ("attention.head_count", "block_count", "embedding_length")
     heads, layers, width = (_size(file, f"{name}.{key}") for key in sizes)
+    if layers > len(file.tensors):  # a list of so many might not end
+        raise _cannot(file, f"{name}.block_count", f"is {layers}, and the file has {len(file.tensors)} tensors")
     keys = _key_value_heads(file, layers, heads)
     head_dim = _head_dim(file, width, heads)
     if (embedding := file.tensors.get("token_embd.weight")) is None:

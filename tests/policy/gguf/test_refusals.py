@@ -57,6 +57,7 @@ KEYS: dict[str, tuple[str, Change, tuple[str, ...]]] = {
     "an empty template": ("llama", replaced("tokenizer.chat_template", " "), ("chat template", "Instruct")),
     "no layers": ("llama", replaced("llama.block_count", 0), ("llama.block_count",)),
     "no width": ("llama", replaced("llama.embedding_length", None), ("llama.embedding_length",)),
+    "layers without end": ("llama", replaced("llama.block_count", 2**31), ("llama.block_count", "2147483648")),
     "more layers": ("llama", replaced("llama.block_count", 3), ("blk.2.", "Missing")),
     "fewer layers": ("llama", replaced("llama.block_count", 1), ("blk.1.",)),
     "other heads": ("llama", replaced("llama.attention.head_count", 8), ("attn_q.weight",)),
