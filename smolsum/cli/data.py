@@ -64,6 +64,9 @@ def data(
                 console.data(_line(example))
     else:
         _write(output, {name: "".join(f"{_line(e)}\n" for e in split.examples) for name, split in splits.items()})
+    taken = sorted({name for split in splits.values() for one in split.examples for name in one.metadata} & {*ROW})
+    if taken:
+        console.warn(f"left out, as the rows have others of these names: the data's columns {', '.join(taken)}")
     for warning in filter(None, [*(split.left_out for split in splits.values()), check_references(splits, {})]):
         console.warn(warning)
     rows = [[name, str(len(split.examples)), split.fingerprint] for name, split in splits.items()]
@@ -84,6 +87,10 @@ def data(
         console.data(str(output))
 
 
+ROW = ("id", "prompt", "completion")
+"""the names of a row's own columns"""
+
+
 def _line(example: Example) -> str:
     """Return the example as a row of a file that `--set data.path` takes."""
     references: dict[str, Any] = {}
@@ -93,8 +100,9 @@ def _line(example: Example) -> str:
     prompt: Any = example.source
     if example.turns:
         prompt = [*example.turns, {"role": "user", "content": example.source}]
-    row = {"id": example.id, "prompt": prompt, **references, **example.metadata}
-    return json.dumps(row, ensure_ascii=False)
+    row = {"id": example.id, "prompt": prompt, **references}
+    row |= {name: value for name, value in example.metadata.items() if name not in ROW}
+    return json.dumps(row, ensure_ascii=False, default=str)
 
 
 def _write(folder: Path, contents: dict[str, str]) -> None:

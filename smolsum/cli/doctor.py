@@ -40,17 +40,20 @@ def doctor(
     """
     if chat_template and not model:
         raise UsageError("--chat-template is for a model", hint="name it with --model")
-    from smolsum.config.resolve import model_path
+    from smolsum.config.resolve import model_settings
     from smolsum.grpo.setup.machine_check import examine
     from smolsum.tasks import TASKS
 
+    own = model_settings(model, TASKS) if model else {}
+    if chat_template:
+        own["chat_template"] = str(chat_template)
     findings = examine(
         os.environ,
         runs_dir=runs_folder(runs_dir),
         vllm_python=vllm_python or sys.executable,
         online=online,
-        model=model and model_path(model, TASKS),
-        chat_template=str(chat_template or ""),
+        model=model,
+        settings=own,
     )
     if as_json:
         console.data(json.dumps({"schema_version": 1, "findings": [asdict(one) for one in findings]}, indent=2))

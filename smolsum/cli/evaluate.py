@@ -352,6 +352,10 @@ def baseline(
     models = select(model, None, None, task).models
     if flags.name and len(models) > 1:
         raise UsageError(f"--name is for one model, and there are {len(models)}", hint="give one --model")
+    for flag in ("temperature", "seed", "seeds", "samples") if api else ():
+        if getattr(flags, flag) != getattr(MeasureFlags, flag):
+            what = f"--{flag} is not for --api: the endpoint completes each prompt once, at its own temperature"
+            raise UsageError(what, hint=f"leave --{flag} out")
 
     def find() -> dict[str, Callable[[], Target]]:
         from smolsum.results.evaluate.evaluated_model import baseline_targets

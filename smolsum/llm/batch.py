@@ -73,18 +73,19 @@ class BatchClient:
         wait_s: float,
         budget: RequestBudget | None = None,
         store_refusals: bool = False,
+        fresh: bool = False,
     ) -> None:
         """An outage is waited for `wait_s` seconds; `budget` limits the requests, perhaps together with those of other
         clients.
 
         `store_refusals`: store a refusal as the final answer, so that reruns give the same result, and wait for every
         other answer. Only a model that has answered other questions is believed: one that refuses all of them has a
-        wrong name or gets broken requests, and is asked again.
+        wrong name or gets broken requests, and is asked again. `fresh`: ask again what was answered before.
         """
         self.endpoint, self._requests, self._wait_s, self._store_refusals = endpoint, requests, wait_s, store_refusals
         self.budget = budget or RequestBudget()
         self._name = f"{endpoint.role} {endpoint.model}"
-        self._answers = AnswerCache(endpoint.role, endpoint.name, KeptAnswer, RETRY)
+        self._answers = AnswerCache(endpoint.role, endpoint.name, KeptAnswer, RETRY, known={} if fresh else None)
         self._failed_at: dict[str, float] = {}
         self._reached = False
         self._down_since: float | None = None

@@ -2,10 +2,15 @@
 
 import json
 import re
+from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.calls import Call, done
+
+from smolsum.files import read_jsonl
 
 POST = "My cat ate my lunch, and I do not know what to do about it now."
 
@@ -94,3 +99,20 @@ def test_chats_are_shown_written_and_read_again(tmp_path: Path, call: Call) -> N
     first, second = ([x for x in text.splitlines() if x.startswith(splits) and "is" not in x] for text in said)
     assert len(first) >= 3
     assert first == second
+
+
+def test_columns_that_rows_have_anyway_and_values_that_json_lacks(tmp_path: Path, call: Call) -> None:
+    """The chosen columns are written, and others of their names are left out aloud; a date is a text."""
+    rows = {
+        "id": [f"p{n}" for n in range(60)], "post": [f"{POST} {n}" for n in range(60)], "summary": ["Cat."] * 60,
+        "prompt": ["another"] * 60, "completion": ["another"] * 60, "day": [date(2026, 1, 2)] * 60,
+    }  # fmt: skip
+    pq.write_table(pa.table(rows), tmp_path / "posts.parquet")
+    chosen = ("--set=data.prompt_column=post", "--set=data.completion_column=summary")
+    _, err = done(call("data", "tldr", f"--set=data.path={tmp_path / 'posts.parquet'}", *chosen, "--output=out"))
+    assert "left out" in err
+    assert "columns completion, prompt" in err
+    written = [row for path in sorted(Path("out").glob("*.jsonl")) for row in read_jsonl(path)]
+    assert {row["completion"] for row in written} == {"Cat."}
+    assert {row["prompt"] for row in written} == {*rows["post"]}
+    assert {row["day"] for row in written} == {"2026-01-02"}

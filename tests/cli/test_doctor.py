@@ -11,11 +11,13 @@ from support.metal_server import python_of
 from support.refusals import assert_refused
 from support.serving import face
 
+from smolsum.config.resolve import model_settings
 from smolsum.errors import MachineError
 from smolsum.grpo.setup import machine_check
 from smolsum.grpo.setup.machine_check import Finding
 from smolsum.policy import load
 from smolsum.rollout.worker.engines.mlx import MlxEngine
+from smolsum.tasks import TASKS
 
 Examine = Callable[..., dict[str, Finding]]
 
@@ -33,7 +35,9 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
     def run(online: bool = False, model: str = "", mlx: str = "", **environ: str) -> dict[str, Finding]:
         monkeypatch.setattr(machine_check, "PROBE", mlx or probe(device="Device(gpu, 0)"))
         runs = tmp_path / "runs"
-        found = machine_check.examine(environ, runs_dir=runs, vllm_python="/no/python", online=online, model=model)
+        found = machine_check.examine(
+            environ, runs_dir=runs, vllm_python="/no/python", online=online, model=model, settings={"path": model}
+        )
         return {one.name: one for one in found}
 
     return run
@@ -55,7 +59,7 @@ def test_this_machine_has_a_finding_for_every_check(call: Call, monkeypatch: pyt
     found = {one["name"]: Finding(**one) for one in json.loads(out)["findings"]}
     assert code == (4 if any(one.level == "fail" for one in found.values()) else 0)
     assert_finding(found["MLX device"], "ok", "GFLOP/s")
-    assert_finding(found["builtin:tiny"], "ok", "qwen2, 1.0 M parameters, float32: samples and scores alike")
+    assert_finding(found["tiny"], "ok", "qwen2, 1.0 M parameters, float32: samples and scores alike")
     assert {"memory", "BLAS", "METEOR", "vLLM", "judge", "disk", "terminal"} <= set(found)
     assert all(one.command for one in found.values() if one.level != "ok")
 
@@ -241,12 +245,12 @@ def test_a_model_that_cannot_be_trained_fails(
 ) -> None:
     """One that MLX-LM does not know, one that is sampled wrongly, and one that does not fit into memory."""
     (tmp_path / "config.json").write_text('{"model_type": "abacus"}')
-    machine_check.try_model(str(tmp_path))
+    machine_check.try_model("mine", json.dumps({"path": str(tmp_path)}))
     monkeypatch.setattr(load, "_difference", lambda model: 5.3)
     monkeypatch.setattr(load, "_supported", set())
-    machine_check.try_model("builtin:tiny")
+    machine_check.try_model("tiny", json.dumps({"path": "builtin:tiny"}))
     monkeypatch.setenv("SMOLSUM_MEMORY_GB", "0.001")
-    machine_check.try_model("builtin:tiny")
+    machine_check.try_model("tiny", json.dumps({"path": "builtin:tiny"}))
     lines = capsys.readouterr().out.splitlines()
     unknown, wrong, large = (Finding("model", "x", **json.loads(line)) for line in lines)
     assert_finding(unknown, "fail", "'abacus'", "a model of a supported architecture")
@@ -265,6 +269,18 @@ def test_a_trial_that_crashes_is_a_finding(examine: Examine, monkeypatch: pytest
     monkeypatch.setattr(machine_check.subprocess, "run", killed)
     found = examine(model="builtin:tiny")["builtin:tiny"]
     assert_finding(found, "fail", "signal 9", "smolsum train --model builtin:tiny --dry-run")
+
+
+def test_a_preset_is_tried_as_it_is_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its bits and without thoughts; the command names it, and the user's own template."""
+    own = model_settings("qwen3-4b", TASKS)
+    assert own == {"path": "Qwen/Qwen3-4B", "adapter": "lora", "quantize": 4, "thinking": "off"}
+    machine_check.try_model("tiny", json.dumps({"path": "builtin:tiny", "thinking": "off"}))
+    said = json.loads(capsys.readouterr().out)
+    assert "does not think" in said["detail"]
+    assert machine_check._dry_run("m", {"chat_template": "a b"}) == (
+        "smolsum train --model m --set model.chat_template='a b' --dry-run"
+    )
 
 
 def test_an_unknown_model_is_refused(call: Call) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import httpx
@@ -91,16 +92,16 @@ def examine(
     vllm_python: str,
     online: bool,
     model: str = "",
-    chat_template: str = "",
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Finding]:
     """Return all findings. Connects to endpoints only if `online`; says whether keys are set, never shows them. `model`
-    is a path for `load_policy`, or empty, and `chat_template` a file with its template."""
+    is a value of --model, or empty, and `settings` are those of [model] that it means."""
     probe = _run(PROBE, timeout=PROBE_TIMEOUT_S)
     return [
         *_machine(probe),
         *_packages(),
         *_arrays(probe),
-        *([_model(model, chat_template, environ)] if model else []),
+        *([_model(model, settings, environ)] if model else []),
         _wordnet(),
         _vllm(vllm_python),
         *_workers(environ),
@@ -215,21 +216,28 @@ def _has_package(package: str) -> bool:
         return False
 
 
-def _model(path: str, chat_template: str, environ: Mapping[str, str]) -> Finding:
+def _model(model: str, settings: Mapping[str, Any], environ: Mapping[str, str]) -> Finding:
     """Try a model in a separate process, which may be killed for its memory. Nothing is downloaded."""
     code = "import sys; from smolsum.grpo.setup.machine_check import try_model; try_model(*sys.argv[1:])"
-    found = _run(code, path, chat_template, timeout=TRIAL_TIMEOUT_S, env={**environ, "HF_HUB_OFFLINE": "1"})
+    environ = {**environ, "HF_HUB_OFFLINE": "1"}
+    found = _run(code, model, json.dumps(dict(settings)), timeout=TRIAL_TIMEOUT_S, env=environ)
     if "error" not in found:
-        return Finding("model", path, **found)
+        return Finding("model", model, **found)
     why = found["error"]
     if found.get("signal", 0) > 0:
         why = f"ended by signal {found['signal']}, as if for lack of memory"
-    return Finding("model", path, "fail", why, f"smolsum train --model {shlex.quote(path)} --dry-run")
+    return Finding("model", model, "fail", why, _dry_run(model, settings))
 
 
-def try_model(path: str, chat_template: str = "") -> None:
-    """Load a model, with the chat template of a file if one is named, sample in a batch and score what was sampled, as
-    each run does before training. Print the level, the detail and the command of the finding as JSON."""
+def _dry_run(model: str, settings: Mapping[str, Any], *more: str) -> str:
+    template = settings.get("chat_template", "")
+    own = [f"--set model.chat_template={shlex.quote(template)}"] if template else []
+    return " ".join(["smolsum train --model", shlex.quote(model), *own, *more, "--dry-run"])
+
+
+def try_model(model: str, settings: str) -> None:
+    """Load a model with these settings (JSON), sample in a batch and score what was sampled, as each run does before
+    training. Print the level, the detail and the command of the finding as JSON."""
     from smolsum.policy.device_memory import tightest_limit
     from smolsum.policy.gguf.cache import is_outline
     from smolsum.policy.load import load_policy, read_weights
@@ -237,12 +245,16 @@ def try_model(path: str, chat_template: str = "") -> None:
 
     began, level, command = time.perf_counter(), "ok", ""
     try:
-        policy = load_policy(path, shapes_only=True, convert=False, chat_template=chat_template)
-        limit = tightest_limit(os.environ)
+        own = json.loads(settings)
+        path, how = (
+            own["path"],
+            {key: own[key] for key in ("dtype", "quantize", "thinking", "chat_template") if key in own},
+        )
+        policy, limit = load_policy(path, shapes_only=True, convert=False, **how), tightest_limit(os.environ)
         millions = count_parameters(policy.model) / 1e6
         detail = f"{policy.config['model_type']}, {millions:,.1f} M parameters, {policy.dtype}"
         if policy.weight_bytes > limit.size:
-            level, command = "fail", f"smolsum train --model {shlex.quote(path)} {LEAN} --dry-run"
+            level, command = "fail", _dry_run(model, own, LEAN)
             needed = f"its weights take {policy.weight_bytes / GB:.3g} GB"
             detail += f": {needed}, more than {limit.size / GB:.3g} GB ({limit.source})"
         elif is_outline(policy.path):

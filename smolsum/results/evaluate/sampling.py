@@ -144,7 +144,7 @@ def complete_by_api(
 ) -> Iterator[list[RolloutGroup]]:
     """As `complete`, with one completion for each prompt at the model's own temperature; token ids are those of
     `tokenizing`. Raises SmolsumError at the end if any failed for good, and what `BatchClient.ask` raises."""
-    client = BatchClient(model.endpoint, model.requests, wait_s=WAIT_S)
+    client = BatchClient(model.endpoint, model.requests, wait_s=WAIT_S, fresh=config.train.fresh_evaluations)
     failed = 0
     for chosen in in_batches(missing, config):
         texts = client.ask([_call(prompt) for prompt in chosen])

@@ -218,6 +218,19 @@ def test_two_judges_of_one_name_at_two_servers(data: Path, call: Call, monkeypat
     assert summary(folder)["judging"]["second"]["endpoint"] == second.url
 
 
+def test_an_endpoint_has_its_own_way_of_sampling(server: JudgeServer, data: Path, call: Call) -> None:
+    """What would not be sent is refused; what was answered is asked again on wish alone."""
+    command = [*COMMAND, "--api=judge-a", f"--set=data.path={data}"]
+    for flag in ("--temperature=1", "--seed=3", "--seeds=2", "--samples=2"):
+        assert_refused(call(*command, flag), f"{flag.partition('=')[0]} is not for --api")
+    done(call(*command))
+    asked = len(server.asked)
+    done(call(*command, "--name=again"))
+    assert len(server.asked) == asked
+    done(call(*command, "--name=fresh", "--fresh"))
+    assert len(server.asked) == 2 * asked
+
+
 def test_an_endpoint_without_a_key(call: Call) -> None:
     assert_refused(call("baseline", "--task=doc-qa", "--api=gpt-4.1"), "gpt-4.1", "export OPENAI_API_KEY")
 
