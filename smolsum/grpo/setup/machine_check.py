@@ -246,10 +246,8 @@ def try_model(model: str, settings: str) -> None:
     began, level, command = time.perf_counter(), "ok", ""
     try:
         own = json.loads(settings)
-        path, how = (
-            own["path"],
-            {key: own[key] for key in ("dtype", "quantize", "thinking", "chat_template") if key in own},
-        )
+        path = own["path"]
+        how = {key: own[key] for key in ("dtype", "quantize", "thinking", "chat_template") if key in own}
         policy, limit = load_policy(path, shapes_only=True, convert=False, **how), tightest_limit(os.environ)
         millions = count_parameters(policy.model) / 1e6
         detail = f"{policy.config['model_type']}, {millions:,.1f} M parameters, {policy.dtype}"
