@@ -120,7 +120,7 @@ def test_a_balance_goes_on_bitwise(data: Path, tmp_path: Path) -> None:
     assert found[0] == 1.0
     assert len(set(found)) == 6
     folder = tmp_path / "whole" / "checkpoints" / "step-000006"
-    assert json.loads((folder / "state.json").read_text()).keys() == {"balance"}
+    assert "balance" in json.loads((folder / "state.json").read_text())
     (copied := tmp_path / "copied").mkdir()
     save_trained(load_policy(str(folder)), copied)
     assert (copied / "model.safetensors").is_file()
