@@ -59,8 +59,8 @@ def measure(
 
 def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Prompt, measure_one: Measure) -> None:
     """Raise UsageError for a constraint on something that the task neither scores nor measures, for a target that the
-    task lacks, and for a gate that would turn the reward around. `prompt` is any prompt of the run; no server is
-    asked."""
+    task lacks, and for a gate that would turn the reward around. `prompt` is any prompt of the run; its text is
+    not measured."""
     stages = [parse_constraints(stage.constraints) for stage in config.stages.values()]
     constraints = [one for stage in stages for one in stage]
     named = {one.measured for one in constraints} - {LENGTH} - signals.keys()
@@ -75,7 +75,11 @@ def check_constraints(config: Config, signals: Mapping[str, Signal], prompt: Pro
             )
         falls, (least, most) = math.isinf(one.low), _ends(one.measured, config, signals)
         share = "A..B" if one.of_start else f"0..{one.high:g}" if falls else f"{one.low:g}..{most:g}"
-        if config.grpo.constraint_method == "gate" and one.level is None and (falls or -math.inf < least < 0):
+        if (
+            config.grpo.constraint_method == "gate"
+            and one.level is None
+            and (falls or -math.inf < least < 0 or most <= 0)
+        ):
             worse = f"the higher {one.measured} is the worse" if falls else f"{one.measured} is below 0 at times"
             raise UsageError(
                 f"constraint {one.text!r}: a gate multiplies the reward by it, and {worse}",

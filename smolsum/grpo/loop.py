@@ -103,10 +103,12 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
     parts = (order, RewardBalance(config.grpo), multipliers)  # what changes with the steps; yours is one more
     guard = open_guard(config, stage, setup.task.evaluation)
     session.adopt(*parts, guard)
+    # a quick measure asks nobody, and leaves out the rewards of plugins
+    asks = {} if setup.measure_rollout else {"ask_ahead": setup.task.evaluation.ask_ahead}
     sampler = BatchSampler(
         source, order, config, stage, setup.task.rewards.signals, setup.measure_rollout or setup.measure,
-        setup.task.evaluation.ask_ahead, watches=bool(guard.watched), first_step=first_step, steps=steps,
-        run_steps=run_steps, parts=parts, mark=mark,
+        watches=bool(guard.watched), first_step=first_step, steps=steps, run_steps=run_steps, parts=parts, mark=mark,
+        **asks,
     )  # fmt: skip
     at_ends = setup.task.rewards.end_signals if stage.length_credit == "ends" else []
     by_sentence = at_ends or stage.hindsight or stage.learn == "recombined"

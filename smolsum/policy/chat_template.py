@@ -85,9 +85,15 @@ def set_template(tokenizer: TokenizerWrapper, template: str, path: str) -> None:
 
 
 def closing_ids(tokenizer: TokenizerWrapper) -> list[int]:
-    """Return the tokens that the chat template puts after what an assistant says last."""
-    shown = str(tokenizer.apply_chat_template(list(TRIAL), tokenize=False))
-    return list(tokenizer.encode(shown.rpartition(TRIAL[-1]["content"])[2], add_special_tokens=False))
+    """Return the tokens that the chat template puts after what an assistant says last; none where it shows no such
+    chat."""
+    try:
+        _, said, after = str(tokenizer.apply_chat_template(list(TRIAL), tokenize=False)).rpartition(
+            TRIAL[-1]["content"]
+        )
+    except Exception:  # templates raise anything
+        return []
+    return list(tokenizer.encode(after, add_special_tokens=False)) if said else []
 
 
 def template_of(checkpoint: Path, setting: str) -> str:

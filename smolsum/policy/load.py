@@ -78,7 +78,7 @@ class Policy:
     @property
     def commit(self) -> str:
         """The commit of a model from the hub; empty for others, such as a folder of the hub's cache."""
-        return self.path.name if _on_hub(self.source) else ""
+        return self.path.name if _on_hub(self.source) and self.path.parent.name == "snapshots" else ""
 
     @property
     def quantised(self) -> bool:
@@ -364,12 +364,16 @@ def rope_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     held = held if isinstance(held, dict) else {}
     whole, local = held.get("full_attention", held), held.get("sliding_attention", {})
     scaling = {key: value for key, value in whole.items() if key != "rope_theta"}
+    scaling |= {"type": scaling.get("rope_type", "default")}  # the older name
     found = {
         "rope_theta": whole.get("rope_theta"),
-        "rope_scaling": None if scaling.get("rope_type", "default") == "default" else scaling,
+        "rope_scaling": None if scaling["type"] == "default" else scaling,
         "rope_local_base_freq": local.get("rope_theta"),
     }
-    return {key: value for key, value in found.items() if value is not None and config.get(key) is None}
+    lacking = {key: value for key, value in found.items() if value is not None and config.get(key) is None}
+    text = config.get("text_config")  # of a model that also reads images
+    nested = rope_settings(text) if isinstance(text, dict) else {}
+    return lacking | ({"text_config": {**text, **nested}} if text and nested else {})
 
 
 def _wrong_size(config: Mapping[str, Any]) -> str:

@@ -29,8 +29,8 @@ MAX_PROBE_TOKENS = 32
 
 
 TOKENIZER_FILES = (
-    "tokenizer*.json", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "*chat_template*.j*",
-    "generation_config.json", "*.model",
+    "tokenizer*.json", "vocab*.json", "vocab*.txt", "merges.txt", "special_tokens_map.json", "added_tokens.json",
+    "tekken.json", "*.model", "*chat_template*.j*", "generation_config.json", "*processor_config.json",
 )  # fmt: skip
 """files of a model's folder that go along with its weights; others, such as notes or texts, may be private"""
 
@@ -40,7 +40,7 @@ def save_policy(policy: Policy, weights: Mapping[str, Any], folder: Path) -> Non
     and transformers load it."""
     dtype = DTYPES[policy.dtype]
     flat = {k: v.astype(dtype) if mx.issubdtype(v.dtype, mx.floating) else v for k, v in tree_flatten(weights)}
-    for source in sorted({p for pattern in TOKENIZER_FILES for p in policy.path.glob(pattern)}):
+    for source in sorted({p for pattern in TOKENIZER_FILES for p in policy.path.glob(pattern) if p.is_file()}):
         shutil.copyfile(source, folder / source.name)
     config = {k: v for k, v in policy.config.items() if k not in ("dtype", "torch_dtype")} | {
         "dtype": policy.dtype,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import tomli
 from support.calls import Call, done
 from support.refusals import assert_refused
 from support.training import arguments, assert_goes_on, weights
@@ -171,6 +172,28 @@ def test_constraints_need_references_as_rewards_do(data: Path, tmp_path: Path, c
         pl.read_parquet(data / f"{split}.parquet").select("id", "prompt").write_parquet(bare / f"{split}.parquet")
     command = [*arguments(bare, tmp_path, "bare"), "--reward=length", "--constraint=meteor >= 0.3", "--dry-run"]
     assert_refused(call(*(text for text in command if "quality" not in text)), "stage length", "meteor", "references")
+
+
+def test_a_users_reward_is_asked_once_a_step(data: Path, tmp_path: Path, call: Call) -> None:
+    """About all completions of the step with their own prompts, whatever the guard and constraints measure besides."""
+    (plugin := tmp_path / "mine.py").write_text(
+        "import smolsum\n\n@smolsum.reward\ndef brief(prompts, completions, **columns):\n"
+        f"    with open({str(tmp_path / 'asked')!r}, 'a') as file:\n"
+        "        file.write(f'{len(prompts)} {min(map(len, prompts)) > 0}\\n')\n"
+        "    return [float(len(text) < 150) for text in completions]\n"
+    )
+    flags = [
+        f"--plugin={plugin}",
+        "--constraint=copied <= 0.5: 0.95; brief >= 0.5: 0.9",
+        "--set=train.validate_every=0",
+    ]
+    steps = {"stages__length__steps": 2, "stages__quality__steps": 1, "sampling__rollouts": 3}
+    done(call(*arguments(data, tmp_path, "counted", **steps), *flags))
+    config = tomli.loads((tmp_path / "counted" / "config.toml").read_text())
+    count = config["train"]["prompts_per_step"] * config["sampling"]["rollouts"]
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked.count(f"{count} True") == 3
+    assert not [line for line in asked if line.endswith("False")]
 
 
 def test_a_users_reward_that_is_only_bounded_decides_the_weights(data: Path, tmp_path: Path, call: Call) -> None:

@@ -10,7 +10,7 @@ import pytest
 from support.models import CHAT_TEMPLATE, EOS, assert_same_arrays, build, write
 from support.refusals import refuses
 
-from smolsum.policy.load import encode_chat, load_policy, locate, snapshot, weights_hash
+from smolsum.policy.load import encode_chat, load_policy, locate, rope_settings, snapshot, weights_hash
 from smolsum.policy.weights import load_weights, save_policy
 
 # isort: split
@@ -193,6 +193,15 @@ def test_positions_of_transformers_5(
     model, config = load_model(tmp_path / "saved")
     assert mx.array_equal(model(tokens), expected)
     assert config["rope_theta"] == 500.0
+
+
+def test_positions_of_a_model_that_also_reads_images() -> None:
+    """They stand in the part about its texts; a config of before is left as it is."""
+    text = {"hidden_size": 32, "rope_parameters": {"full_attention": {**LINEAR, "rope_theta": 500.0}}}
+    found = rope_settings({"model_type": "gemma3", "text_config": text})
+    assert found["text_config"] == {**text, "rope_theta": 500.0, "rope_scaling": {**LINEAR, "type": "linear"}}
+    assert not rope_settings({"rope_theta": 500.0, "text_config": {"rope_theta": 500.0}})
+    assert not rope_settings({"rope_theta": 7.0, "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"}})
 
 
 def test_every_end_of_text_counts(tmp_path: Path) -> None:

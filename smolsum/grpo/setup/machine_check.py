@@ -246,7 +246,7 @@ def try_model(model: str, settings: str) -> None:
     began, level, command = time.perf_counter(), "ok", ""
     try:
         own = json.loads(settings)
-        path = own["path"]
+        path = own.get("path", model)
         how = {key: own[key] for key in ("dtype", "quantize", "thinking", "chat_template") if key in own}
         policy, limit = load_policy(path, shapes_only=True, convert=False, **how), tightest_limit(os.environ)
         millions = count_parameters(policy.model) / 1e6

@@ -84,9 +84,8 @@ def prepare(config: Config, recorded: RunInfo | None = None) -> Setup:
     read_weights(policy)
     policy = dataclasses.replace(policy, system=shared_system(prompts["train"]))
     plugins = tuple(plugin for plugin in loaded_plugins() if plugin.serves(config))
-    measure = task.evaluation.measurer(list(splits.values()), config)
-    check_constraints(config, task.rewards.signals, prompts["train"][0], measure)
-    quick = task.evaluation.quick_measurer if config.train.guard != "off" else None
+    measure, quick = _measures(task, splits, config)
+    check_constraints(config, task.rewards.signals, prompts["train"][0], quick or measure)
     targets, examples = task.targets.of(config), {example.id: example for example in splits["train"].examples}
     writer = PromptWriter(policy, task, config, targets, examples) if targets else None
     warnings += memory.warnings
@@ -99,14 +98,20 @@ def prepare(config: Config, recorded: RunInfo | None = None) -> Setup:
         prompts=prompts,
         writer=writer,
         measure=measure,
-        measure_rollout=measure
-        if quick is task.evaluation.measurer
-        else quick and quick(list(splits.values()), config),
+        measure_rollout=None if config.train.guard == "off" else quick,
         provenance=provenance,
         memory=memory,
         plugins=plugins,
         warnings=tuple(warnings),
     )
+
+
+def _measures(task: Task, splits: Mapping[str, Split], config: Config) -> tuple[Measure, Measure | None]:
+    """Return how the task measures a completion, with the rewards of plugins, and how quickly without them; None where
+    it has no quick way."""
+    evaluation, every = task.evaluation, list(splits.values())
+    measure, quick = evaluation.measurer(every, config), evaluation.quick_measurer
+    return measure, measure if quick is evaluation.measurer else quick and quick(every, config)
 
 
 def _load_prompts(
@@ -211,9 +216,9 @@ def forecast(config: Config, splits: Mapping[str, Split] | None = None) -> Memor
     check_references(splits, config.stages)
     check_columns(task, splits, config)
     check_endpoint(config, _dollars)
-    measure = task.evaluation.measurer(list(splits.values()), config)  # refuses a reader that cannot read these data
+    measure, quick = _measures(task, splits, config)  # refuses a reader that cannot read these data
     prompts, _ = encode_prompts(policy, task, splits["train"], config)
-    check_constraints(config, task.rewards.signals, prompts[0], measure)
+    check_constraints(config, task.rewards.signals, prompts[0], quick or measure)
     return plan_memory(config, policy, prompts, None, load_outline)
 
 
