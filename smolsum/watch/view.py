@@ -146,11 +146,11 @@ class RunView(App[None]):
 
     def _draw(self) -> None:
         self._waiting = False
-        if self.is_running and self.screen_stack:
+        if not self.closes:
             self.moment = self.snapshot()
 
     def watch_moment(self, before: Snapshot | None, now: Snapshot | None) -> None:
-        if now is None or not self.is_running:
+        if now is None or self.closes:
             return
         self._tick(now)
         tab = self.screen_stack[0].query_one(TabbedContent).get_tab("alerts")
@@ -175,7 +175,7 @@ class RunView(App[None]):
             run.poll(FIRST_LOOK_S / (1 + len(self.others)))
 
     def _poll(self) -> None:
-        if not self.screen_stack:  # the view closes
+        if self.closes:
             return
         changed = self._follow() | self.watched.poll()
         for other in self.others:
@@ -223,6 +223,11 @@ class RunView(App[None]):
     def say(self, text: str) -> None:
         self.clear_notifications()
         self.notify(text, timeout=SAY_S, markup=False)
+
+    @property
+    def closes(self) -> bool:
+        """Whether the view is closing: a timer may still call then, when its pages are gone or its screen is."""
+        return not (self.is_running and self.screen_stack and self.screen_stack[0].query(TabbedContent))
 
     # pages
 

@@ -12,6 +12,7 @@ from support.watching import append, golden, make_run, row, screen, stamp, statu
 from textual.color import Color
 from textual.events import Key, MouseScrollUp
 from textual.pilot import Pilot
+from textual.widgets import TabbedContent
 
 from smolsum.files import to_json
 from smolsum.runs.control import is_requested
@@ -300,6 +301,18 @@ def test_all_metrics(tmp_path: Path) -> None:
         (Click(10, 0, " entropy "), On("metrics")),
         (Click(10, 0, " entropy "), "╭─ entropy"),
     )
+
+
+def test_a_timer_may_still_call_while_the_view_closes(tmp_path: Path) -> None:
+    """When its pages are gone already."""
+
+    async def late(app: WatchApp, pilot: Pilot[None]) -> None:
+        await app.query_one(TabbedContent).remove()
+        assert app.closes
+        app._ticked = 0.0  # long ago, so that the clock would be drawn again
+        app._poll()
+
+    drive(WatchApp(Run(make_run(tmp_path))), late)
 
 
 def test_all_metrics_in_a_small_terminal(tmp_path: Path) -> None:
