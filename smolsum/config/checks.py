@@ -9,7 +9,6 @@ from smolsum.config.constraints import LENGTH, parse_constraints
 from smolsum.config.fields import names_in
 from smolsum.config.presets import ConfigurableTask
 from smolsum.config.sections import Config, DifficultyConfig, GrpoConfig, JudgeConfig
-from smolsum.config.stage import StageConfig
 from smolsum.errors import UnusedSetting, UsageError, nearest
 from smolsum.types import Criterion
 
@@ -103,15 +102,10 @@ def _of_objective(config: Config, task: ConfigurableTask) -> Iterator[Problem]:
     if at_ends:
         key = "grpo.length_credit" if grpo.length_credit == "ends" else f"stages.{at_ends[0]}.length_credit"
         other = f"--set {key}=all"
-        # one for the whole run may leave some stages as they are
-        own = [[name] for name in at_ends] if grpo.length_credit != "ends" else [at_ends]
-        for names in own:
-            if not any(_ends_count(config.stages[name], task) for name in names):
-                whole = grpo.length_credit == "ends"
-                what = "= 'ends' is for rewards and constraints that the place of the end decides, and "
-                what += "no stage has one" if whole else f"stage {names[0]} has none"
-                place = key if whole else f"stages.{names[0]}.length_credit"
-                yield Problem(place, what, f"--set {place}=all", unused=True)
+        rewarded = any({*task.rewards.end_signals} & {*stage.trained_rewards} for stage in stages)
+        if not rewarded and not any(c.measured == LENGTH for s in stages for c in parse_constraints(s.constraints)):
+            what = "= 'ends' is for rewards and constraints that the place of the end decides, and no stage has one"
+            yield Problem(key, what, other, unused=True)
         if grpo.loss in ("gspo", "study"):
             what = f"= 'ends' needs a ratio for each token, and the loss {grpo.loss!r} has one for a whole completion"
             yield Problem(key, what, f"{other}, or --set grpo.loss=grpo")
@@ -176,13 +170,6 @@ def _of_data_and_workers(config: Config, task: ConfigurableTask) -> Iterator[Pro
             f"{workers.sync_every - 1} updates old",
             f"--set workers.max_staleness={workers.sync_every}, or --set workers.sync_every=1",
         )
-
-
-def _ends_count(stage: StageConfig, task: ConfigurableTask) -> bool:
-    """Return whether a stage rewards or bounds what the place decides where a completion ends."""
-    signals = {*task.rewards.end_signals}
-    bounded = (one.measured == LENGTH for one in parse_constraints(stage.constraints))
-    return bool(signals) and (not signals.isdisjoint(stage.trained_rewards) or any(bounded))
 
 
 def _of_difficulty(config: Config, task: ConfigurableTask) -> Iterator[Problem]:

@@ -564,8 +564,6 @@ def test_what_nothing_would_read_is_refused(task: str, sets: list[str], named: l
         resolved(sets=[f"task.name={task}", *sets])
     with refuses("grpo.length_credit = 'ends'", "--set grpo.length_credit=all"):
         resolved(sets=["task.name=strict-json", "grpo.length_credit=ends"])
-    with refuses("stages.quality.length_credit = 'ends'", "stage quality has none"):
-        resolved(sets=["stages.quality.length_credit=ends"], strategy="finetuned")
     assert resolved(sets=["grpo.constraint_weight=9", "grpo.constraint_method=sum"]).config.grpo.constraint_weight == 9
     assert resolved(sets=["train.guard=stop"]).config.train.guard == "stop"
 
