@@ -22,6 +22,7 @@ from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
 from smolsum.policy import fast_math
 from smolsum.policy.cpu import decode
+from smolsum.policy.cpu.streams import map_over_streams
 from smolsum.types import SamplingProgress, unheard
 
 SCORED_AT_ONCE = 128
@@ -228,12 +229,18 @@ def prefill(
     """Return the merged caches of all rows, each its prompt's, and the logits (B, V) that follow the prompts. `report`
     gets the tokens of prompts that are read."""
     filled = dict[tuple[int, ...], tuple[list[Any], mx.array]]()
-    for prompt in dict.fromkeys(prompts):
+
+    def read(prompt: tuple[int, ...]) -> tuple[list[Any], mx.array]:
         cache = make_prompt_cache(model)
-        logits = model(mx.array(list(prompt))[None], cache=cache)[:, -1]
-        mx.eval(logits, [layer.state for layer in cache])  # one prompt's activations at a time
-        filled[prompt] = cache, logits
-        report(sum(map(len, filled)))
+        if len(prompt) > 1:
+            model(mx.array(list(prompt[:-1]))[None], cache=cache)  # nothing reads these logits, so none is computed
+        filled[prompt] = cache, model(mx.array(list(prompt[-1:]))[None], cache=cache)[:, -1]
+        return [layer.state for layer in cache], filled[prompt][1]
+
+    tokens = 0
+    different = list(dict.fromkeys(prompts))
+    for prompt, _ in zip(different, map_over_streams(read, different), strict=True):  # the activations of a few at once
+        report(tokens := tokens + len(prompt))
     merged = [type(layer[0]).merge(list(layer)) for layer in zip(*(cache for cache, _ in filled.values()), strict=True)]
     if len(filled) < len(prompts):
         place = {prompt: row for row, prompt in enumerate(filled)}
