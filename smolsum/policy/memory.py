@@ -282,7 +282,7 @@ def _of_sampling(shape: ModelShape, config: Config, lengths: MaxLengths) -> floa
         )
     rows = max(steps[1], evaluation[1])
     whole = rows * (lengths.prompt + lengths.completion) * shape.remembered
-    prefill = lengths.prompt * 4 * shape.features + shape.heads * lengths.prompt**2
+    prefill = len(streams()) * (lengths.prompt * 4 * shape.features + shape.heads * lengths.prompt**2)
     decoding = SAMPLED_LOGITS * rows * shape.vocabulary
     return COPIES_OF_CACHES * whole + 4.0 * (max(prefill, decoding) + UNPACKED * shape.unpacked)
 

@@ -110,8 +110,9 @@ def test_chunks_hold_less_from_way_to_way(monkeypatch: pytest.MonkeyPatch) -> No
 def test_sampling_counts_where_an_update_holds_little() -> None:
     """What the layers remember of the prompts of an evaluation is the peak of a model with adapters in small chunks."""
     *_, smallest = ways(LORA, config())
-    parts = estimate(LORA, config(), smallest, MaxLengths(512, 160))
-    assert parts["sampling"] > 2 * 672 * LORA.remembered
+    several = replace(config(), train=replace(config().train, eval_batch=8))
+    parts = estimate(LORA, several, smallest, MaxLengths(512, 160))
+    assert parts["sampling"] > 2 * 8 * 672 * LORA.remembered
     assert "activations" not in parts
 
 

@@ -9,7 +9,7 @@ from smolsum.config.sections import SamplingConfig
 from smolsum.policy import fast_math
 from smolsum.policy.load import Policy, load_policy
 from smolsum.policy.logprobs import group_logprobs
-from smolsum.policy.sampling import Completion, generate, rollout_seed
+from smolsum.policy.sampling import Completion, generate, prefill, rollout_seed
 from smolsum.rollout.source import decode, sample_groups
 from smolsum.types import Prompt, Rollout, SamplingProgress
 
@@ -53,6 +53,21 @@ def test_a_longer_limit_goes_on_where_a_shorter_one_cut() -> None:
     model = build("qwen2")
     short, long = (sample(model, PROMPTS[:1], SEEDS[:1], tokens=n)[0][0] for n in (3, 12))
     assert long.token_ids[:3] == short.token_ids
+
+
+def test_a_prompt_is_read_without_the_logits_of_its_tokens() -> None:
+    """Those after its last one are the model's own; the others, a vocabulary for each token, are not computed."""
+    tokens, vocabulary = 300, 50_000
+    model = build("gemma3", vocab_size=vocabulary)  # sampled with MLX
+    prompts = [tuple(n % 60 + 1 for n in range(start, start + tokens)) for start in (0, 7)]
+    mx.eval(model.parameters())
+    mx.reset_peak_memory()
+    before, read = mx.get_active_memory(), list[int]()
+    _, logits = prefill(model, prompts, read.append)
+    assert mx.get_peak_memory() - before < tokens * vocabulary * 4 / 2
+    assert read == [tokens, 2 * tokens]
+    for row, prompt in zip(logits, prompts, strict=True):
+        assert np.allclose(row, model(mx.array([prompt]))[0, -1], atol=1e-4)
 
 
 def test_the_end_is_told_and_kept() -> None:
