@@ -1,5 +1,7 @@
 """Sampling: each rollout its own stream, its true log-probs, and an honest end; alone and as records."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from scipy.stats import chisquare
@@ -68,6 +70,15 @@ def test_a_prompt_is_read_without_the_logits_of_its_tokens() -> None:
     assert read == [tokens, 2 * tokens]
     for row, prompt in zip(logits, prompts, strict=True):
         assert np.allclose(row, model(mx.array([prompt]))[0, -1], atol=1e-4)
+
+
+def test_every_thread_can_read_prompts() -> None:
+    """A worker samples in a thread, and a stream works only in the thread that made it."""
+    model = build("gemma3")
+    mx.eval(model.parameters())
+    here = sample(model, PROMPTS, SEEDS)
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(sample, model, PROMPTS, SEEDS).result() == here
 
 
 def test_the_end_is_told_and_kept() -> None:

@@ -5,6 +5,7 @@ On the CPU, MLX runs a stream's elementwise work on one thread, so each core get
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -21,19 +22,28 @@ MAX_STREAMS = 3
 """streams for one item: while one waits for results or multiplies matrices, another has elementwise work to do"""
 
 
-@functools.cache
+class _Own(threading.local):
+    """A thread's streams: no other thread can use them."""
+
+    @functools.cached_property
+    def streams(self) -> tuple[mx.Stream, ...]:
+        if mx.default_device().type != mx.DeviceType.cpu:
+            return (mx.default_stream(mx.default_device()),)
+        cores = len(os.sched_getaffinity(0)) if "sched_getaffinity" in dir(os) else os.cpu_count() or 1
+        return tuple(mx.new_stream(mx.cpu) for _ in range(cores))
+
+    @functools.cached_property
+    def spare(self) -> tuple[mx.Stream, ...]:
+        """One stream more than cores, for waves of a single item."""
+        return (mx.new_stream(mx.cpu),) if len(self.streams) > 1 else ()
+
+
+_own = _Own()
+
+
 def streams() -> tuple[mx.Stream, ...]:
-    """Return the streams to share work over; on the CPU as many as this process may use cores."""
-    if mx.default_device().type != mx.DeviceType.cpu:
-        return (mx.default_stream(mx.default_device()),)
-    cores = len(os.sched_getaffinity(0)) if "sched_getaffinity" in dir(os) else os.cpu_count() or 1
-    return tuple(mx.new_stream(mx.cpu) for _ in range(cores))
-
-
-@functools.cache
-def _spare_stream() -> tuple[mx.Stream, ...]:
-    """Return one stream more than cores, for waves of a single item."""
-    return (mx.new_stream(mx.cpu),) if len(streams()) > 1 else ()
+    """Return the streams for this thread to share work over; on the CPU as many as this process may use cores."""
+    return _own.streams
 
 
 def map_over_streams(function: Callable[[T], Any], items: Iterable[T]) -> Iterator[Any]:
@@ -49,7 +59,7 @@ def map_with_streams(function: Callable[[T, Sequence[mx.Stream]], Any], items: I
     items, every = list(items), streams()
     for start in range(0, len(items), len(every)):
         batch = items[start : start + len(every)]
-        usable = every + _spare_stream() if len(batch) == 1 else every
+        usable = every + _own.spare if len(batch) == 1 else every
         share = min(MAX_STREAMS, len(usable) // len(batch))
         wave = []
         for n, item in enumerate(batch):
