@@ -29,6 +29,7 @@ from smolsum.policy.cpu.merged import merged
 from smolsum.policy.cpu.streams import PART, streams
 from smolsum.policy.group_gradient import WHOLE, Chunking, can_checkpoint, fits_c
 from smolsum.policy.logprobs import CHUNK_LOGITS, can_share_prefix, text_model
+from smolsum.policy.sampling import READ_AT_ONCE
 
 ACTIVATIONS = 2.0
 """float32 values held for backward, for each output of a layer's matrices"""
@@ -51,6 +52,8 @@ PROMPT_STATES = 1.3
 """the gradient that each chunk has by the prompt's keys and values, as a multiple of those"""
 UNPACKED = 2.0
 """quantised matrices that are unpacked at a time: the one at work, and one that MLX has not freed yet"""
+READ_SCORES = 5.5
+"""arrays of attention scores while a prompt is read in float32, where they are computed one by one (fast_math)"""
 COPIES_OF_CACHES = 2.0
 """of what layers remember while sampling: it is there once more while it is put together"""
 UPDATED = 10
@@ -192,7 +195,7 @@ def estimate(shape: ModelShape, config: Config, chunking: Chunking, lengths: Max
     phases = (
         update,
         {"gradients": gradient, "step": _of_step(shape)},
-        {"sampling": _of_sampling(shape, config, lengths)},
+        {"sampling": of_sampling(shape, config, lengths)},
     )
     return always | max(phases, key=lambda phase: sum(phase.values()))
 
@@ -269,7 +272,7 @@ def _of_step(shape: ModelShape) -> float:
     return parts + (shape.largest * shape.itemsize if shape.largest > PART else 0)
 
 
-def _of_sampling(shape: ModelShape, config: Config, lengths: MaxLengths) -> float:
+def of_sampling(shape: ModelShape, config: Config, lengths: MaxLengths) -> float:
     """Return the bytes of sampling here: what the layers remember of all rows, and the logits. An evaluation or a
     validation has `train.eval_batch` rows."""
     prompts = 0 if config.workers.urls else config.train.prompts_per_step * config.train.accumulation_steps
@@ -282,9 +285,12 @@ def _of_sampling(shape: ModelShape, config: Config, lengths: MaxLengths) -> floa
         )
     rows = max(steps[1], evaluation[1])
     whole = rows * (lengths.prompt + lengths.completion) * shape.remembered
-    prefill = len(streams()) * (lengths.prompt * 4 * shape.features + shape.heads * lengths.prompt**2)
-    decoding = SAMPLED_LOGITS * rows * shape.vocabulary
-    return COPIES_OF_CACHES * whole + 4.0 * (max(prefill, decoding) + UNPACKED * shape.unpacked)
+    scores = READ_SCORES if shape.itemsize == 4 else 1.0
+    unpacked = UNPACKED * shape.unpacked
+    read = lengths.prompt * 4 * shape.features + scores * shape.heads * lengths.prompt**2 + unpacked
+    prefill = min(READ_AT_ONCE, len(streams()), max(prompts, config.train.eval_batch)) * read
+    decoding = SAMPLED_LOGITS * rows * shape.vocabulary + unpacked
+    return COPIES_OF_CACHES * whole + 4.0 * max(prefill, decoding)
 
 
 def ways(shape: ModelShape, config: Config) -> Iterator[Chunking]:

@@ -25,6 +25,8 @@ from smolsum.policy.cpu import decode
 from smolsum.policy.cpu.streams import map_over_streams
 from smolsum.types import SamplingProgress, unheard
 
+READ_AT_ONCE = 2
+"""prompts whose activations are in memory together, where there are as many streams"""
 SCORED_AT_ONCE = 128
 """tokens of a text whose logits are in memory together"""
 COMPACT = 0.75
@@ -237,10 +239,11 @@ def prefill(
         filled[prompt] = cache, model(mx.array(list(prompt[-1:]))[None], cache=cache)[:, -1]
         return [layer.state for layer in cache], filled[prompt][1]
 
-    tokens = 0
-    different = list(dict.fromkeys(prompts))
-    for prompt, _ in zip(different, map_over_streams(read, different), strict=True):  # the activations of a few at once
-        report(tokens := tokens + len(prompt))
+    tokens, different = 0, list(dict.fromkeys(prompts))
+    for start in range(0, len(different), READ_AT_ONCE):
+        together = different[start : start + READ_AT_ONCE]
+        for prompt, _ in zip(together, map_over_streams(read, together), strict=True):
+            report(tokens := tokens + len(prompt))
     merged = [type(layer[0]).merge(list(layer)) for layer in zip(*(cache for cache, _ in filled.values()), strict=True)]
     if len(filled) < len(prompts):
         place = {prompt: row for row, prompt in enumerate(filled)}

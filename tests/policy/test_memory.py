@@ -20,13 +20,14 @@ from smolsum.config.resolve import resolve
 from smolsum.config.sections import Config, EngineConfig, GrpoConfig, OptimizerConfig, SamplingConfig, TrainConfig
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.optimizer import Optimizer
-from smolsum.policy import memory
+from smolsum.policy import fast_math, memory
 from smolsum.policy.cpu import gradient, native
 from smolsum.policy.cpu.decode import ROWS, Decoder, Draw
 from smolsum.policy.cpu.gradient import most_mapped
 from smolsum.policy.cpu.streams import streams
 from smolsum.policy.group_gradient import WHOLE, Chunking, fits_c
-from smolsum.policy.memory import MaxLengths, ModelShape, estimate, shape_of, ways
+from smolsum.policy.memory import MaxLengths, ModelShape, estimate, of_sampling, shape_of, ways
+from smolsum.policy.sampling import prefill
 from smolsum.tasks import TASKS
 
 STAGE = stage(rewards={"length": 1.0}, learning_rate=1e-6)
@@ -114,6 +115,30 @@ def test_sampling_counts_where_an_update_holds_little() -> None:
     parts = estimate(LORA, several, smallest, MaxLengths(512, 160))
     assert parts["sampling"] > 2 * 8 * 672 * LORA.remembered
     assert "activations" not in parts
+
+
+def test_reading_prompts_takes_at_most_what_is_planned() -> None:
+    """Of a model that MLX samples, with long prompts, whose attention scores are most of it."""
+    model = build("gemma3", **SIZES, max_position_embeddings=2048)
+    mx.eval(model.parameters())
+    fast_math.install(model)
+    lengths, prompts = MaxLengths(1200, 8), [[n % 3000 for n in range(start, start + 1200)] for start in range(4)]
+    settings = replace(config(prompts=4), sampling=SamplingConfig(rollouts=1))
+    planned = of_sampling(shape_of(model), settings, lengths)
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    prefill(model, [tuple(one) for one in prompts])
+    assert planned / 3 < mx.get_peak_memory() - before < 1.1 * planned
+
+
+def test_reading_takes_no_more_on_more_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two prompts are read at once, however many streams there are."""
+    planned = []
+    for cores in (1, 2, 64):
+        monkeypatch.setattr(memory, "streams", lambda cores=cores: ["one"] * cores)
+        planned.append(of_sampling(LORA, config(prompts=4), MaxLengths(2048, 8)))
+    assert planned[0] < planned[1] == planned[2]
 
 
 def test_hindsight_holds_another_gradient_and_every_rollout() -> None:
