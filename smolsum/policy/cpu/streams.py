@@ -87,7 +87,8 @@ def map_one_by_one(function: Callable[[T], Any], items: Iterable[T]) -> Iterator
 def blas_threads(count: int) -> Iterator[None]:
     """Let each matrix product use this many threads in the block, for when fewer streams than cores are at work.
 
-    A setting of the whole process, so one block at a time, in one thread. No effect where the BLAS has no such setting (Apple's).
+    A setting of the whole process, so one block at a time, in one thread. No effect where the BLAS has no such setting
+    (Apple's).
     """
     with _blas_libraries().limit(limits=count, user_api="blas"):
         yield
