@@ -111,6 +111,11 @@ def test_settings_of_commands_are_accepted(
     for code in re.findall(r"```(?:python|toml)\n(.*?)```", text, re.DOTALL):
         if file := re.match(r"# (\w+\.(?:py|toml))\n", code):
             (tmp_path / file[1]).write_text(code, encoding="utf-8")
+    template = re.search(
+        r"```jinja\n(.*?)```", (ROOT / "docs" / "own-models-and-data.md").read_text("utf-8"), re.DOTALL
+    )
+    assert template
+    (tmp_path / "base.jinja").write_text(template[1], encoding="utf-8")
     for name, *rest in commands(text):
         if (
             name == "train"
