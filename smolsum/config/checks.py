@@ -128,6 +128,11 @@ def _of_objective(config: Config, task: ConfigurableTask) -> Iterator[Problem]:
     elif looks_back and not any(stage.learn == "rewards" for stage in looks_back.values()):
         what = "teaches beside rewards, and no stage learns from them (stages.NAME.learn)"
         yield Problem(key, what, f"--set {key}=0")
+    counting = [name for name, one in config.stages.items() if one.countdown]
+    if counting and not config.task.needed_tokens:
+        key = "grpo.countdown" if grpo.countdown else f"stages.{counting[0]}.countdown"
+        what = f"teaches how much of a set length is left, and the texts of task {config.task.name} have none"
+        yield Problem(key, what, f"--set {key}=0")
     of_nothing = [name for name, one in config.stages.items() if one.hindsight_of == "texts" and not one.hindsight]
     if grpo.hindsight_of == "texts" and not looks_back:
         hint = "--set grpo.hindsight=0.1, or leave grpo.hindsight_of out"

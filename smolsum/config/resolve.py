@@ -45,6 +45,7 @@ INHERITED = {
     "beta": "grpo.beta",
     "hindsight": "grpo.hindsight",
     "hindsight_of": "grpo.hindsight_of",
+    "countdown": "grpo.countdown",
     "length_credit": "grpo.length_credit",
     "mask_truncated": "grpo.mask_truncated",
     "constraints": "grpo.constraints",

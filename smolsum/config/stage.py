@@ -30,6 +30,8 @@ class StageConfig:
     """Weight of what this stage learns in hindsight (grpo.hindsight)."""
     hindsight_of: fields.Hindsight = "ends"
     """What this stage learns in hindsight (grpo.hindsight_of)."""
+    countdown: fields.NonNegative = 0.0
+    """Weight of what this stage learns of counting (grpo.countdown)."""
     length_credit: fields.LengthCredit = "all"
     """Tokens that have the part of an advantage that the length earned in this stage (grpo.length_credit)."""
     mix: dict[str, float] = field(default_factory=dict)

@@ -143,13 +143,16 @@ class Place(NamedTuple):
 def _rows(group: Relabelled) -> tuple[TokenGroup, list[Place]]:
     """Return the rows as a group of what the prompts begin with, whose completions begin with the rest of their
     prompts; and the place of each completion there."""
-    shared, length = group.prompts_ids[0], 0
-    # every row keeps a token that is not shared
-    while length < min(map(len, group.prompts_ids)) - 1 and len({ids[length] for ids in group.prompts_ids}) == 1:
-        length += 1
-    pairs = [*zip(group.prompts_ids, group.rollouts, strict=True)]
-    tokens = TokenGroup(shared[:length], [(*ids[length:], *rollout.token_ids) for ids, rollout in pairs])
+    length, pairs = shared_tokens(group.prompts_ids), [*zip(group.prompts_ids, group.rollouts, strict=True)]
+    rows = [(*ids[length:], *rollout.token_ids) for ids, rollout in pairs]
+    tokens = TokenGroup(group.prompts_ids[0][:length], rows)
     return tokens, [Place(len(ids) - length, len(ids) - length + rollout.length) for ids, rollout in pairs]
+
+
+def shared_tokens(prompts_ids: Sequence[Sequence[int]]) -> int:
+    """Return how many tokens all prompts begin with; each keeps at least one for itself."""
+    longest = min(map(len, prompts_ids)) - 1
+    return next((n for n in range(longest) if len({ids[n] for ids in prompts_ids}) > 1), longest)
 
 
 def _end_loss(group: Relabelled, places: Sequence[Place], rollouts: int, *, counts: bool) -> GroupLoss:

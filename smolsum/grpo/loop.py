@@ -19,6 +19,7 @@ from smolsum.errors import SmolsumError
 from smolsum.grpo.batch import BatchSampler, learn_from, step_metrics
 from smolsum.grpo.batch_gradient import gradients
 from smolsum.grpo.constraints import Multipliers
+from smolsum.grpo.countdown import add_countdown, counted
 from smolsum.grpo.credit import EndCredit, sentence_ends
 from smolsum.grpo.difficulty import planned_kinds
 from smolsum.grpo.evaluations import START, evaluate
@@ -137,6 +138,11 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
                 rollouts=batch.totals.size, chunking=setup.memory.chunking,
             )  # fmt: skip
             metrics |= copied
+        if stage.countdown:
+            grads, counting = add_countdown(
+                grads, policy.model, counted(batch, setup, k, steps), now, chunking=setup.memory.chunking
+            )
+            metrics |= counting
         mark("fwd_bwd_s")
         metrics |= learned.metrics
         metrics |= optimizer.step(policy.model, grads, learning_rate(stage, k, steps) * guard.rate)

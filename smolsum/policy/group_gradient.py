@@ -67,8 +67,9 @@ def sum_over_groups(
 
     def one(p: int, streams: Sequence[mx.Stream] = ()) -> tuple[tuple[mx.array, Metrics], Any]:
         return group_value_and_grad(
-            model, *groups[p], losses[p], temperature=temperature, join=join, chunking=chunking, streams=streams
-        )
+            model, groups[p].prompt_ids, groups[p].completions_ids, losses[p], targets_ids=groups[p].targets_ids,
+            temperature=temperature, join=join, chunking=chunking, streams=streams,
+        )  # fmt: skip
 
     if updates_in_c(model, chunking):
         return _sum_in_c(model, groups, losses, temperature, join, chunking.bfloat16, report)
@@ -130,8 +131,9 @@ def logprobs_of_groups(
 
     def one(group: TokenGroup) -> mx.array:
         return logprobs.group_logprobs(
-            model, *group, temperature=temperature, shared_prefix=chunking.shared_prefix, chunk_logits=chunking.logits
-        )[0]
+            model, group.prompt_ids, group.completions_ids, temperature=temperature,
+            shared_prefix=chunking.shared_prefix, chunk_logits=chunking.logits,
+        )[0]  # fmt: skip
 
     return list((map_over_streams if chunking.rows is None else map_one_by_one)(one, groups))
 
@@ -142,13 +144,14 @@ def group_value_and_grad(
     completions_ids: Sequence[Sequence[int]],
     loss: GroupLoss,
     *,
+    targets_ids: Sequence[Sequence[int]] = (),
     temperature: float = 1.0,
     join: Callable[[Metrics, Metrics], Metrics] = added,
     chunking: Chunking = WHOLE,
     streams: Sequence[mx.Stream] = (),
 ) -> tuple[tuple[mx.array, Metrics], Any]:
     """Return the sum of the loss over the group with its metrics, merged by `join`, and the gradient tree of that sum,
-    like `model.trainable_parameters()`.
+    like `model.trainable_parameters()`. `targets_ids` as in `TokenGroup`.
 
     Takes `chunking.rows` rollouts at a time, each chunk padded to the group's longest completion, so that `loss` sees
     rows of one (G, T). Each chunk's gradient is taken with respect to the weights and to what the layers remember of
@@ -157,6 +160,7 @@ def group_value_and_grad(
     evaluation to the caller.
     """
     completion_GT, mask_GT = logprobs.padded(completions_ids)
+    target_GT = logprobs.padded(targets_ids)[0] if targets_ids else completion_GT
     shared = chunking.shared_prefix and logprobs.can_share_prefix(model)
     kept = model.trainable_parameters()
 
@@ -178,7 +182,7 @@ def group_value_and_grad(
             hidden = logprobs.branch_hidden(model, state, prompt_ids[-1], completion, own_embeddings)
         else:
             hidden = logprobs.repeated_hidden(model, prompt_ids, completion)
-        return loss(*logprobs.scored(model, hidden, completion, mask, temperature, chunking.logits), mask, chunk)
+        return loss(*logprobs.scored(model, hidden, target_GT[chunk], mask, temperature, chunking.logits), mask, chunk)
 
     def whole(weights: Any) -> tuple[mx.array, Metrics]:
         model.update(weights)

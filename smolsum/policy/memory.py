@@ -182,8 +182,8 @@ def estimate(shape: ModelShape, config: Config, chunking: Chunking, lengths: Max
         "optimizer": float(shape.trained * (moments + copy)),
         "reference": gradient if keeps_start else 0.0,
     }
-    if _looks_back(config):
-        always["hindsight"] = gradient  # of the main objective, while that of the copies is computed
+    if _learns_more(config):
+        always["others"] = gradient  # of the main objective, while that of hindsight or countdown is computed
     if shape.in_c and fits_c(chunking):
         update = _of_update_in_c(shape, config, lengths)
         if (space := sum(update.values())) <= 4 * SPARE_VALUES:  # stays from update to update
@@ -240,13 +240,13 @@ def _of_update(
     return max(start, end, key=lambda parts: sum(parts.values()))
 
 
-def _looks_back(config: Config) -> bool:
-    return any(stage.hindsight > 0 for stage in config.stages.values())
+def _learns_more(config: Config) -> bool:
+    return any(stage.hindsight > 0 or stage.countdown > 0 for stage in config.stages.values())
 
 
 def _rows(config: Config) -> int:
     """Return how many completions of a prompt an update holds at once."""
-    if _looks_back(config):
+    if _learns_more(config):
         return config.sampling.rollouts  # all of them, whatever the main objective leaves out
     return config.grpo.update_rollouts or config.sampling.rollouts
 

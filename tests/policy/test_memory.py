@@ -148,7 +148,7 @@ def test_hindsight_holds_another_gradient_and_every_rollout() -> None:
     more = replace(plain, stages={name: replace(one, hindsight=1.0) for name, one in plain.stages.items()})
     whole = next(ways(SHAPE, plain))
     before, after = (estimate(SHAPE, one, whole, lengths) for one in (plain, more))
-    assert after["hindsight"] == SHAPE.trained * 4.0
+    assert after["others"] == SHAPE.trained * 4.0
     assert after["activations"] > 1.5 * before["activations"]
 
 

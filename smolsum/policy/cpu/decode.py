@@ -165,7 +165,7 @@ class Decoder:
         if (positions := max(draw.positions for draw in draws)) > self._weights.positions:
             self._weights = NativeModel(self.model, positions)
         for prompt_ids in (prompts := dict.fromkeys(draw.prompt_ids for draw in draws)):
-            check_tokens(np.array(prompt_ids), self._weights)
+            check_tokens(np.array(prompt_ids), self._weights.embeddings)
         prefixes = {prompt_ids: self._sequence(prompt_ids[:-1]) for prompt_ids in prompts}
         first, *others = prefixes.values()
 

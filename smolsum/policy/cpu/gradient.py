@@ -42,6 +42,8 @@ class TokenGroup(NamedTuple):
 
     prompt_ids: Sequence[int]
     completions_ids: Sequence[Sequence[int]]
+    targets_ids: Sequence[Sequence[int]] = ()
+    """what is scored in the place of each completion's tokens, as many; empty: these tokens"""
 
 
 class Scored(NamedTuple):
@@ -156,8 +158,8 @@ class _Pass:
             ),
         }
         tokens = self._arrays["tokens"]
-        check_tokens(tokens, weights)
-        check_tokens(np.array([token for group in groups for ids in group.completions_ids for token in ids]), weights)
+        check_tokens(tokens, weights.embeddings)
+        check_tokens(np.array([n for group in groups for ids in _targets(group) for n in ids]), weights.pointers.vocab)
         rows, self._threads = len(tokens), native.threads()
         self._arrays |= {name: np.zeros(rows, np.float32) for name in ("logprobs", "entropies", "weights")}
         scored, vocabulary = int((self._arrays["targets"] >= 0).sum()), weights.pointers.vocab
@@ -259,5 +261,9 @@ def _pieces(group: TokenGroup) -> Iterator[tuple[list[int], list[int]]]:
     for each completion after it."""
     *before, last = group.prompt_ids
     yield before, [-1] * len(before)
-    for ids in group.completions_ids:
-        yield [last, *ids[:-1]][: len(ids)], list(ids)  # an empty completion feeds nothing
+    for ids, targets in zip(group.completions_ids, _targets(group), strict=True):
+        yield [last, *ids[:-1]][: len(ids)], list(targets)  # an empty completion feeds nothing
+
+
+def _targets(group: TokenGroup) -> Sequence[Sequence[int]]:
+    return group.targets_ids or group.completions_ids

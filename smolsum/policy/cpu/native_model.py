@@ -93,7 +93,7 @@ class NativeModel:
         norm = body.norm if hasattr(body, "norm") else body.embedding_norm
         embedding = body.embed_tokens.weight
         head = model.lm_head.weight if hasattr(model, "lm_head") else embedding
-        self.embeddings = min(len(embedding), len(head))
+        self.embeddings = len(embedding)
         self._layers = (LayerPointers * len(layers))(*map(self._layer, layers))
         self.bytes = 4 * sum(array.size for _, array in tree_flatten(model.parameters()))
         self.pointers = ModelPointers(
@@ -148,11 +148,11 @@ class NativeModel:
         return found
 
 
-def check_tokens(ids: NDArray[Any], model: NativeModel) -> None:
-    """Raise ValueError unless there are ids and the model has an embedding for each of them."""
-    if not ids.size or ids.min() < 0 or ids.max() >= model.embeddings:
+def check_tokens(ids: NDArray[Any], known: int) -> None:
+    """Raise ValueError unless there are ids and the model has an embedding, or a row of its head, for each of them."""
+    if not ids.size or ids.min() < 0 or ids.max() >= known:
         problem = f"ids {ids.min()} to {ids.max()}" if ids.size else "no ids"
-        raise ValueError(f"the model has the token ids 0 to {model.embeddings - 1}, but a text has {problem}")
+        raise ValueError(f"the model has the token ids 0 to {known - 1}, but a text has {problem}")
 
 
 def _attentions(model: nn.Module) -> list[nn.Module]:
