@@ -531,6 +531,13 @@ def test_hindsight_teaches_where_texts_of_a_length_end() -> None:
     assert resolved(sets=["grpo.hindsight=1"]).config.stages["constrained"].hindsight == 1
 
 
+def test_a_countdown_needs_a_length() -> None:
+    for key in ("grpo.countdown", "stages.standard.countdown"):
+        with refuses(key, "task strict-json", f"--set {key}=0"):
+            resolved(flags={"task.name": "strict-json"}, sets=[f"{key}=1"])
+    assert resolved(sets=["grpo.countdown=1"]).config.stages["constrained"].countdown == 1
+
+
 def test_texts_are_imitated_under_the_lengths_that_prompts_ask_for() -> None:
     """So prompts ask for lengths, and something is learnt in hindsight at all."""
     with refuses("grpo.hindsight_of", "no prompt asks", "--set task.targets=16-128", "grpo.hindsight_of=ends"):

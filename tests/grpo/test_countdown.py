@@ -1,16 +1,22 @@
 """The countdown: which class each token has, its loss against a plain one, in C, in MLX and in chunks, and that it
 reaches the lower half of the layers alone."""
 
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.models import EOS, assert_trees_close, build, group, stage
 
-from smolsum.grpo.countdown import EXACT, LEAST, PART, Counted, add_countdown, class_of, codes
+from smolsum.config.resolve import resolve
+from smolsum.grpo.countdown import EXACT, LEAST, PART, Counted, add_countdown, class_of, codes, counted
+from smolsum.grpo.setup.prepare import Setup, prepare
 from smolsum.policy.cpu import native
 from smolsum.policy.group_gradient import Chunking
 from smolsum.policy.lower_half import LowerHalf, width_of
+from smolsum.tasks import TASKS
+from smolsum.types import Rollout, RolloutGroup
 
 # isort: split
 import mlx.core as mx
@@ -94,3 +100,39 @@ def test_chunks_make_no_difference(chunking: Chunking) -> None:
     parts, others = add_countdown(zeros, model, GROUPS, STAGE, chunking=chunking)
     assert_trees_close(parts, whole)
     assert others == pytest.approx(metrics, abs=1e-5)
+
+
+TEXTS = ("My uncle raised my rent. I am 26.", "I wrote him a letter and got no answer. Should I go?")
+
+
+def batch_of(setup: Setup) -> Any:
+    """The first prompt with completions; nothing else of a batch is read."""
+    prompt = setup.prompts["train"][0]
+    ids = [(*setup.policy.tokenizer.encode(text, add_special_tokens=False), setup.policy.end_id) for text in TEXTS]
+    rollouts = [
+        Rollout(own, (-1.0,) * len(own), "stop", 0, "local", 0, text) for own, text in zip(ids, TEXTS, strict=True)
+    ]
+    return SimpleNamespace(groups=[RolloutGroup(prompt, rollouts)])
+
+
+@pytest.mark.parametrize("unit", ["tokens", "words"])
+def test_each_completion_counts_down_from_a_length_of_its_own(unit: str) -> None:
+    """Under the prompt that asks for it, in the unit of the targets, and from another one at the next step."""
+    sets = ["task.targets=8-96", f"task.unit={unit}"]
+    setup = prepare(resolve(TASKS, model="tiny", strategy="finetuned", sets=sets).config)
+    batch, tokenizer = batch_of(setup), setup.policy.tokenizer
+    (found,), (later,) = counted(batch, setup, 0, 2), counted(batch, setup, 1, 2)
+    assert found.most == 96
+    assert len({*found.prompts_ids, *later.prompts_ids}) > 2
+    for rollout, ids, classes in zip(found.rollouts, found.prompts_ids, found.classes, strict=True):
+        target = int(re.findall(rf"(\d+) {unit}", tokenizer.decode(list(ids)))[-1])
+        before = [list(rollout.token_ids[:n]) for n in range(len(rollout.token_ids))]
+        got = [len(own) if unit == "tokens" else len(tokenizer.decode(own).split()) for own in before]
+        assert classes == [class_of(target - n) for n in got]
+
+
+def test_with_one_target_prompts_stay() -> None:
+    setup = prepare(resolve(TASKS, model="tiny", strategy="finetuned").config)
+    (found,) = counted(batch_of(setup), setup, 0, 1)
+    assert {*found.prompts_ids} == {setup.prompts["train"][0].token_ids}
+    assert list(found.classes[0][:2]) == [class_of(64), class_of(63)]

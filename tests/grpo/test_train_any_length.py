@@ -1,5 +1,5 @@
-"""Runs whose prompts ask for lengths of their own, with hindsight: what they draw and write, that they resume bit for
-bit, and that workers sample the same prompts."""
+"""Runs whose prompts ask for lengths of their own, with hindsight and a countdown: what they draw and write, that they
+resume bit for bit, and that workers sample the same prompts."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from smolsum.runs.typed_json import read_lines
 SETTINGS = {
     "task__targets": "20-40", "task__held_out_targets": "21-39/3", "task__target_curriculum": 0.5,
     "stages__length__hindsight": 1.0, "stages__length__steps": 4, "stages__quality__steps": 2,
-    "stages__quality__hindsight": 0.1, "stages__quality__hindsight_of": "texts",
+    "stages__quality__hindsight": 0.1, "stages__quality__hindsight_of": "texts", "grpo__countdown": 1.0,
 }  # fmt: skip
 TARGETS = make_targets("20-40", "21-39/3")
 
@@ -70,6 +70,18 @@ def test_hindsight_changes_the_weights(data: Path, finished: Path, tmp_path: Pat
     first, with_hindsight = (read_jsonl(one / "completions" / "step-000001.jsonl") for one in (run, finished))
     assert [row["token_ids"] for row in first] == [row["token_ids"] for row in with_hindsight]
     assert not any(key.startswith("hindsight") for key in read_jsonl(run / "metrics.jsonl")[0])
+    assert weights(run, 4) != weights(finished, 4)
+
+
+def test_the_countdown_changes_the_weights_and_says_how_well_the_policy_counts(
+    data: Path, finished: Path, tmp_path: Path
+) -> None:
+    rows = read_jsonl(finished / "metrics.jsonl")
+    assert all(row["countdown/loss"] > 0 and 0 < row["countdown/prob"] < 1 for row in rows)
+    run = trained(
+        data, tmp_path, "without", **SETTINGS | {"stages__length__countdown": 0.0, "stages__quality__steps": 1}
+    )
+    assert ["countdown/loss" in row for row in read_jsonl(run / "metrics.jsonl")] == [False] * 4 + [True]
     assert weights(run, 4) != weights(finished, 4)
 
 

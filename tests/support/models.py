@@ -173,15 +173,13 @@ def weighted(p: int = 0) -> GroupLoss:
     return loss
 
 
-def by_repetition(
-    model: nn.Module, groups: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]], temperature: float
-) -> tuple[float, Any]:
+def by_repetition(model: nn.Module, groups: Sequence[Sequence[Any]], temperature: float) -> tuple[float, Any]:
     """Value and gradient of `weighted` over prompts with their completions, each prompt repeated, all groups at once,
     by MLX."""
 
     def loss(model: nn.Module) -> mx.array:
         total = mx.array(0.0)
-        for p, (prompt, completions) in enumerate(groups):
+        for p, (prompt, completions, *_) in enumerate(groups):
             logp, mask = group_logprobs(model, prompt, completions, temperature=temperature, shared_prefix=False)
             total = total + weighted(p)(logp, logp, mask, slice(None))[0]
         return total

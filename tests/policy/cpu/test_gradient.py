@@ -60,7 +60,7 @@ def test_it_is_mlx_s_gradient(name: str) -> None:
     value, tree = by_repetition(model, GROUPS, TEMPERATURE)
     got, metrics, gradients = in_c(model)
     assert got == pytest.approx(value, rel=1e-5, abs=1e-5)
-    assert metrics["tokens"] == sum(len(one) for _, completions in GROUPS for one in completions)
+    assert metrics["tokens"] == sum(len(one) for group in GROUPS for one in group.completions_ids)
     assert_trees_close(gradients, tree, relative=5e-5)
     assert_same_arrays(model, build_for_c(name))
 
@@ -82,7 +82,7 @@ def test_an_older_processor_differs_by_rounding_alone(
 def test_log_probs_are_mlx_s(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within 1e-5, with few or all logits in memory."""
     model = build_for_c(name)
-    expected = [group_logprobs(model, *one, temperature=TEMPERATURE)[0] for one in GROUPS]
+    expected = [group_logprobs(model, *one[:2], temperature=TEMPERATURE)[0] for one in GROUPS]
     for chunk in (5 * VOCABULARY, 1 << 25):
         monkeypatch.setattr(gradient, "CHUNK_LOGITS", chunk)
         found = logprobs_of_groups(model, GROUPS, temperature=TEMPERATURE)
@@ -152,7 +152,7 @@ def test_any_sizes(sizes: list[tuple[int, list[int]]]) -> None:
 def test_entropy() -> None:
     """In nats, of the distribution at the temperature."""
     model = build_for_c("qwen2, own head")
-    prompt, completions = GROUPS[0]
+    prompt, completions, _ = GROUPS[0]
     (scored,) = gradient.score_groups(model, GROUPS[:1], TEMPERATURE)
     logits = np.array(model(mx.array([[*prompt, *completions[0]]]))[0, len(prompt) - 1 : -1], np.float64) / TEMPERATURE
     p = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -171,7 +171,7 @@ def test_what_is_not_finite_reaches_the_gradient() -> None:
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_logit_that_is_not_a_number_is_seen(place: int) -> None:
     """Also where it is that of another token than the target."""
-    model, (prompt, completions) = build_for_c("qwen2, own head"), GROUPS[0]
+    model, (prompt, completions, *_) = build_for_c("qwen2, own head"), GROUPS[0]
     other = next(n for n in range(1001) if (n in completions[0]) == bool(place))
     head = np.array(model.lm_head.weight)
     head[other] = np.nan
@@ -186,7 +186,7 @@ def test_empty_completions_have_no_tokens() -> None:
     model = build_for_c("qwen2")
     groups = [TokenGroup([5, 9, 3], [[], [5, 6, 7], [8, 9]]), TokenGroup([4, 4], [[1, 2], [3]])]
     found = logprobs_of_groups(model, groups, temperature=TEMPERATURE)
-    for one, (prompt, completions) in zip(found, groups, strict=True):
+    for one, (prompt, completions, *_) in zip(found, groups, strict=True):
         for row, completion in zip(np.array(one), completions, strict=True):
             if completion:
                 alone = group_logprobs(model, prompt, [completion], temperature=TEMPERATURE)[0]
