@@ -39,7 +39,7 @@ from smolsum.policy.lower_half import LowerHalf, added_to_whole, width_of
 from smolsum.types import Rollout
 
 LEAST, EXACT = -8, 40
-"""what is left, if it has a class of its own; less counts as the least"""
+"""what is left, where each number is a class; less counts as the least"""
 PART = 8
 """numbers above that which share a class"""
 SCALE = 1.0
@@ -75,7 +75,7 @@ def counted(batch: Batch, setup: Setup, step: int, steps: int) -> list[Counted]:
 
 
 def class_of(left: int) -> int:
-    """Return the class of what is left: a number of its own from `LEAST` to `EXACT`, and one for each `PART` above."""
+    """Return the class of what is left: each number from `LEAST` to `EXACT` is one, and each `PART` of those above."""
     if left <= EXACT:
         return max(left, LEAST) - LEAST
     return EXACT - LEAST + 1 + (left - EXACT - 1) // PART

@@ -1,4 +1,4 @@
-"""The lower half of a model under a head of its own, which names classes instead of tokens.
+"""The lower half of a model under another head, which names classes instead of tokens.
 
 It has the model's own arrays, so that a gradient by them is a part of the model's. The head is fixed: nothing is added
 to what is trained, saved or exported.
