@@ -66,8 +66,8 @@ def counted(batch: Batch, setup: Setup, step: int, steps: int) -> list[Counted]:
     most = max(writer.targets.trained) if writer else task.target_tokens
     for group in batch.groups:
         prompts, classes = [], []
-        for g, rollout in enumerate(group.rollouts):
-            target = targets.drawn("countdown", seed, step, group.prompt.id, g) if targets else task.target_tokens
+        for rollout in group.rollouts:
+            target = targets.drawn("countdown", seed, rollout.seed) if targets else task.target_tokens
             prompts.append((writer.asking(group.prompt, target) if writer else group.prompt).token_ids)
             classes.append([class_of(target - got) for got in _got(rollout, setup)])
         found.append(Counted(group.rollouts, prompts, classes, most))
@@ -84,8 +84,9 @@ def class_of(left: int) -> int:
 def codes(most: int, width: int) -> mx.array:
     """Return the code of each class up to that of `most`: sines and cosines of the number or of the middle of its part,
     at frequencies from a third of a wave over all numbers to nearly half a wave each: float32 (classes, width)."""
-    ends = [n for n in range(LEAST, most + PART) if n == most + PART - 1 or class_of(n) != class_of(n + 1)]
-    middles = np.array([n - (PART - 1) / 2 if n > EXACT else n for n in ends if class_of(n) <= class_of(most)])
+    classes = np.arange(class_of(most) + 1)
+    parts = classes - (EXACT - LEAST)  # 1 is the first that several numbers share
+    middles = np.where(parts > 0, EXACT + (parts - 0.5) * PART + 0.5, classes + LEAST)
     waves = np.geomspace(2 * pi / (3 * (most - LEAST)), 0.9 * pi, width // 2)
     angles = middles[:, None] * waves
     both = np.concatenate([np.cos(angles), np.sin(angles), np.zeros((len(middles), width % 2))], axis=1)
@@ -97,8 +98,7 @@ def add_countdown(
 ) -> tuple[Any, dict[str, float]]:
     """Return the gradient tree with that of the countdown's loss added, weighted by `stage.countdown`, and the metrics.
 
-    Where several ranks train together, each computes its share of the
-    groups, and all return the same sum.
+    Where several ranks train together, each computes its share of the groups, and all return the same sum.
     """
     tokens = sum(len(rollout.token_ids) for group in groups for rollout in group.rollouts)
     mine, counts = distributed.share_or_spare(groups)

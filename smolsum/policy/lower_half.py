@@ -18,8 +18,8 @@ from smolsum.policy.logprobs import replica, text_model
 
 
 class LowerHalf(nn.Module):  # type: ignore[misc]  # MLX has no types
-    """The embeddings, the first half of the layers (and those up to the first with attention) and the last norm of a
-    model, whose outputs the head compares with the code of each class: float32 (classes, width)."""
+    """The embeddings, the lower layers and the last norm of a model, whose outputs the head compares with the code of
+    each class: float32 (classes, width)."""
 
     def __init__(self, model: nn.Module, codes_CD: mx.array) -> None:
         super().__init__()
@@ -27,9 +27,7 @@ class LowerHalf(nn.Module):  # type: ignore[misc]  # MLX has no types
         self.model_type = getattr(model, "model_type", "")
         self._whole_caches: Callable[[], Any] = lambda: make_prompt_cache(model)
         self.model = replica(text.model)
-        every = text.model.layers
-        attends = next((n for n, layer in enumerate(every) if "self_attn" in layer), 0)
-        self.model.layers = every[: max(len(every) // 2, attends + 1)]
+        self.model.layers = lower_layers(model)
         self.lm_head = nn.Linear(1, 1, bias=False)
         self.lm_head.weight = codes_CD
         if len(tree_flatten(model.trainable_parameters())) != len(tree_flatten(model.parameters())):
@@ -47,6 +45,18 @@ class LowerHalf(nn.Module):  # type: ignore[misc]  # MLX has no types
     def make_cache(self) -> list[Any]:
         """Return the caches of its layers."""
         return list(self._whole_caches()[: len(self.layers)])
+
+
+def lower_layers(model: nn.Module) -> list[nn.Module]:
+    """Return the first half of the layers, and those up to the first with attention."""
+    every = text_model(model).model.layers
+    attends = next((n for n, layer in enumerate(every) if "self_attn" in layer), 0)
+    return list(every[: max(len(every) // 2, attends + 1)])
+
+
+def trains_below(model: nn.Module) -> bool:
+    """Return whether any of the lower layers is trained; adapters may be in the last ones alone."""
+    return any(tree_flatten(layer.trainable_parameters()) for layer in lower_layers(model))
 
 
 def width_of(model: nn.Module) -> int:

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.models import EOS, assert_trees_close, build, group, stage
+from support.models import EOS, adapted, assert_trees_close, build, group, stage
 
 from smolsum.config.resolve import resolve
+from smolsum.errors import UsageError
 from smolsum.grpo.countdown import EXACT, LEAST, PART, Counted, add_countdown, class_of, codes, counted
 from smolsum.grpo.setup.prepare import Setup, prepare
 from smolsum.policy.cpu import native
@@ -76,20 +77,23 @@ def test_codes_tell_every_class_from_the_others(most: int, width: int) -> None:
     assert np.diag(likeness) == pytest.approx(likeness[0, 0], rel=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "lfm2"])
+@pytest.mark.parametrize("kind", ["qwen2", "lfm2", "qwen2 with adapters"])
 @pytest.mark.parametrize("where", ["C", "MLX"])
 def test_it_adds_the_gradient_of_the_loss(kind: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weighted by the setting, and none for the upper layers."""
     if where == "MLX":
         monkeypatch.setattr(native, "_library", None)
-    model = build(kind)
+    model = build(kind.split()[0])
+    if "adapters" in kind:
+        adapted(model, 2)
     ones = tree_map(mx.ones_like, model.trainable_parameters())
     gradient, metrics = add_countdown(ones, model, GROUPS, STAGE)
     expected, value, prob = plain(model)
     assert metrics == pytest.approx({"countdown/loss": value, "countdown/prob": prob}, rel=1e-4)
     assert_trees_close(gradient, tree_map(lambda one, g: one + 2.0 * g, ones, expected))
-    reached = {name.split(".")[2] for name, array in tree_flatten(gradient) if "layers" in name and (array != 1).any()}
-    assert reached == ({"0"} if kind == "qwen2" else {"0", "1"}), "the first layer of two, or that with attention"
+    changed = [name for name, array in tree_flatten(gradient) if (array != 1).any()]
+    reached = {place for name in changed for place in re.findall(r"layers\.(\d)", name)}
+    assert reached == ({"0", "1"} if kind == "lfm2" else {"0"}), "the first layer of two, or that with attention"
 
 
 @pytest.mark.parametrize("chunking", [Chunking(rows=1), Chunking(rows=2), Chunking(rows=4, shared_prefix=False)])
@@ -105,12 +109,13 @@ def test_chunks_make_no_difference(chunking: Chunking) -> None:
 TEXTS = ("My uncle raised my rent. I am 26.", "I wrote him a letter and got no answer. Should I go?")
 
 
-def batch_of(setup: Setup) -> Any:
-    """The first prompt with completions; nothing else of a batch is read."""
+def batch_of(setup: Setup, seed: int = 0) -> Any:
+    """The first prompt with completions, drawn from seeds; nothing else of a batch is read."""
     prompt = setup.prompts["train"][0]
     ids = [(*setup.policy.tokenizer.encode(text, add_special_tokens=False), setup.policy.end_id) for text in TEXTS]
     rollouts = [
-        Rollout(own, (-1.0,) * len(own), "stop", 0, "local", 0, text) for own, text in zip(ids, TEXTS, strict=True)
+        Rollout(own, (-1.0,) * len(own), "stop", 0, "local", seed + n, text)
+        for n, (own, text) in enumerate(zip(ids, TEXTS, strict=True))
     ]
     return SimpleNamespace(groups=[RolloutGroup(prompt, rollouts)])
 
@@ -120,10 +125,10 @@ def test_each_completion_counts_down_from_a_length_of_its_own(unit: str) -> None
     """Under the prompt that asks for it, in the unit of the targets, and from another one at the next step."""
     sets = ["task.targets=8-96", f"task.unit={unit}"]
     setup = prepare(resolve(TASKS, model="tiny", strategy="finetuned", sets=sets).config)
-    batch, tokenizer = batch_of(setup), setup.policy.tokenizer
-    (found,), (later,) = counted(batch, setup, 0, 2), counted(batch, setup, 1, 2)
+    tokenizer = setup.policy.tokenizer
+    (found,), (later,) = counted(batch_of(setup), setup, 0, 2), counted(batch_of(setup, 2), setup, 1, 2)
     assert found.most == 96
-    assert len({*found.prompts_ids, *later.prompts_ids}) > 2
+    assert len({*found.prompts_ids, *later.prompts_ids}) == 4
     for rollout, ids, classes in zip(found.rollouts, found.prompts_ids, found.classes, strict=True):
         target = int(re.findall(rf"(\d+) {unit}", tokenizer.decode(list(ids)))[-1])
         before = [list(rollout.token_ids[:n]) for n in range(len(rollout.token_ids))]
@@ -136,3 +141,12 @@ def test_with_one_target_prompts_stay() -> None:
     (found,) = counted(batch_of(setup), setup, 0, 1)
     assert {*found.prompts_ids} == {setup.prompts["train"][0].token_ids}
     assert list(found.classes[0][:2]) == [class_of(64), class_of(63)]
+
+
+def test_adapters_that_reach_no_lower_layer_are_refused() -> None:
+    sets = ["model.adapter=lora", "optimizer.learning_rate=1e-3", "grpo.countdown=1"]
+    prepare(resolve(TASKS, model="tiny", strategy="finetuned", sets=sets).config)
+    config = resolve(TASKS, model="tiny", strategy="finetuned", sets=[*sets, "lora.layers=2"]).config
+    with pytest.raises(UsageError, match=r"lower half .* lora\.layers = 2") as refusal:
+        prepare(config)
+    assert "lora.layers=0" in str(refusal.value.hint)

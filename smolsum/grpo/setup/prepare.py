@@ -25,6 +25,7 @@ from smolsum.policy.device_memory import raise_wired_limit
 from smolsum.policy.load import Policy, is_here, load_policy, read_weights, weights_hash
 from smolsum.policy.logprobs import can_share_prefix
 from smolsum.policy.lora import count_parameters
+from smolsum.policy.lower_half import trains_below
 from smolsum.policy.weights import tokenizer_digest
 from smolsum.results.evaluate.prompt_encoding import PromptWriter, encode_prompts, meteor_matching, split_fingerprints
 from smolsum.rewards.judge import check_endpoint
@@ -269,6 +270,11 @@ def load_shapes(config: Config, *, convert: bool = True) -> Policy:
         raise UsageError(
             "quantised weights cannot be trained without an adapter",
             hint="--set model.adapter=lora, or a model that is not quantised",
+        )
+    if any(stage.countdown for stage in config.stages.values()) and not trains_below(policy.model):
+        raise UsageError(
+            f"the countdown teaches the lower half of the layers: lora.layers = {config.lora.layers} adapts none there",
+            hint="--set lora.layers=0 adapts all",
         )
     if config.optimizer.precision == "stochastic" and policy.dtype != "bfloat16":
         raise UsageError(
