@@ -42,8 +42,6 @@ LEAST, EXACT = -8, 40
 """what is left, where each number is a class; less counts as the least"""
 PART = 8
 """numbers above that which share a class"""
-SCALE = 1.0
-"""of the codes: the largest logit of an output of the usual size is this times the root of the width"""
 
 
 @dataclass(frozen=True)
@@ -60,14 +58,16 @@ class Counted:
 
 def counted(batch: Batch, setup: Setup, step: int, steps: int) -> list[Counted]:
     """Return what a step's completions teach of counting, under prompts that ask for lengths drawn evenly from all that
-    training asks for at `step` of the stage's `steps`; without such prompts under their own."""
+    training asks for at `step` of the stage's `steps`; without such prompts under their own. References have no seed,
+    so the prompt and the step are drawn by too."""
     writer, task, seed = setup.writer, cast(LengthSettings, setup.config.task), setup.config.train.seed
     targets, found = writer.targets_at(step, steps) if writer else None, []
     most = max(writer.targets.trained) if writer else task.target_tokens
     for group in batch.groups:
         prompts, classes = [], []
         for rollout in group.rollouts:
-            target = targets.drawn("countdown", seed, rollout.seed) if targets else task.target_tokens
+            lot = ("countdown", seed, rollout.seed, group.prompt.id, step)
+            target = targets.drawn(*lot) if targets else task.target_tokens
             prompts.append((writer.asking(group.prompt, target) if writer else group.prompt).token_ids)
             classes.append([class_of(target - got) for got in _got(rollout, setup)])
         found.append(Counted(group.rollouts, prompts, classes, most))
@@ -90,7 +90,7 @@ def codes(most: int, width: int) -> mx.array:
     waves = np.geomspace(2 * pi / (3 * (most - LEAST)), 0.9 * pi, width // 2)
     angles = middles[:, None] * waves
     both = np.concatenate([np.cos(angles), np.sin(angles), np.zeros((len(middles), width % 2))], axis=1)
-    return mx.array((SCALE * (2 / width) ** 0.5 * both).astype(np.float32))
+    return mx.array(((2 / width) ** 0.5 * both).astype(np.float32))
 
 
 def add_countdown(
