@@ -27,7 +27,7 @@ import mlx.nn as nn
 import numpy as np
 
 from smolsum.config.stage import StageConfig
-from smolsum.config.targets import TOKENS, LengthSettings
+from smolsum.config.targets import TOKENS, LengthSettings, Targets
 from smolsum.grpo.batch import Batch
 from smolsum.grpo.hindsight import shared_tokens
 from smolsum.grpo.loss import Tally, merged, over_ranks, tally_metrics, weighted
@@ -56,18 +56,18 @@ class Counted:
     """the largest length that is asked for"""
 
 
-def counted(batch: Batch, setup: Setup, step: int, steps: int) -> list[Counted]:
+def counted(batch: Batch, setup: Setup, targets: Targets | None, step: int) -> list[Counted]:
     """Return what a step's completions teach of counting, under prompts that ask for lengths drawn evenly from all that
-    training asks for at `step` of the stage's `steps`; without such prompts under their own. References have no seed,
-    so the prompt and the step are drawn by too."""
+    training asks for at this step, `targets`; without such prompts (None) under their own. As references have no seed,
+    the draw depends on the prompt and the step too."""
     writer, task, seed = setup.writer, cast(LengthSettings, setup.config.task), setup.config.train.seed
-    targets, found = writer.targets_at(step, steps) if writer else None, []
+    found = []
     most = max(writer.targets.trained) if writer else task.target_tokens
     for group in batch.groups:
         prompts, classes = [], []
         for rollout in group.rollouts:
-            lot = ("countdown", seed, rollout.seed, group.prompt.id, step)
-            target = targets.drawn(*lot) if targets else task.target_tokens
+            place = ("countdown", seed, rollout.seed, group.prompt.id, step)
+            target = targets.drawn(*place) if targets else task.target_tokens
             prompts.append((writer.asking(group.prompt, target) if writer else group.prompt).token_ids)
             classes.append([class_of(target - got) for got in _got(rollout, setup)])
         found.append(Counted(group.rollouts, prompts, classes, most))

@@ -132,15 +132,16 @@ def train_stage(session: Session, setup: Setup, source: Source) -> None:
             max_new_tokens=config.sampling.max_new_tokens, chunking=setup.memory.chunking, reference=reference,
             credit=EndCredit(learned.ends_PG, ends) if at_ends else None, report=session.keeper.show_update,
         )  # fmt: skip
+        asked = setup.writer.targets_at(at.stage, k, steps) if setup.writer else None
         if stage.hindsight and stage.learn == "rewards":
             grads, copied = add_hindsight(
-                grads, policy.model, relabelled(batch, setup, now, k, steps, ends), now,
+                grads, policy.model, relabelled(batch, setup, now, asked, ends), now,
                 rollouts=batch.totals.size, chunking=setup.memory.chunking,
             )  # fmt: skip
             metrics |= copied
         if stage.countdown:
             grads, counting = add_countdown(
-                grads, policy.model, counted(batch, setup, k, steps), now, chunking=setup.memory.chunking
+                grads, policy.model, counted(batch, setup, asked, k), now, chunking=setup.memory.chunking
             )
             metrics |= counting
         mark("fwd_bwd_s")

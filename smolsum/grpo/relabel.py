@@ -33,17 +33,15 @@ class Learnt(NamedTuple):
 
 
 def relabelled(
-    batch: Batch, setup: Setup, stage: StageConfig, step: int, steps: int, ends: frozenset[int]
+    batch: Batch, setup: Setup, stage: StageConfig, targets: Targets | None, ends: frozenset[int]
 ) -> list[Relabelled]:
     """Return what each group's rollouts of at least median quality teach in hindsight.
 
     By `stage.hindsight_of` that is where to end, right and too early: each could have ended after any of the tokens
     `ends`, and a whole one where it did. Or it is the texts of whole ones that end with such a token and obey what
-    does not depend on the target. `step` is the stage's, from 0, of `steps`: training may ask for other targets at
-    each.
+    does not depend on the target. `targets` are those that training asks for at this step; None where all have one.
     """
     writer, task, seed = setup.writer, cast(LengthSettings, setup.config.task), setup.config.train.seed
-    targets = writer.targets_at(step, steps) if writer else None
     length, obeys_PG = setup.task.targets.length(setup.config), _obeys(batch, setup.task.targets)
     found = list[list[Learnt]]()
     for p, group in enumerate(batch.groups):

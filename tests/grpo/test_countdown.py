@@ -127,8 +127,9 @@ def test_each_completion_counts_down_from_a_length_of_its_own(unit: str) -> None
     sets = ["task.targets=8-96", f"task.unit={unit}"]
     setup = prepare(resolve(TASKS, model="tiny", strategy="finetuned", sets=sets).config)
     tokenizer = setup.policy.tokenizer
+    assert setup.writer
     places = [(batch_of(setup), 0), (batch_of(setup, 2), 0), (batch_of(setup), 1)]
-    drawn = [counted(batch, setup, step, 2)[0] for batch, step in places]
+    drawn = [counted(batch, setup, setup.writer.targets, step)[0] for batch, step in places]
     assert len({ids for one in drawn for ids in one.prompts_ids}) == 6
     found = drawn[0]
     assert found.most == 96
@@ -141,7 +142,7 @@ def test_each_completion_counts_down_from_a_length_of_its_own(unit: str) -> None
 
 def test_with_one_target_prompts_stay() -> None:
     setup = prepare(resolve(TASKS, model="tiny", strategy="finetuned").config)
-    (found,) = counted(batch_of(setup), setup, 0, 1)
+    (found,) = counted(batch_of(setup), setup, None, 0)
     assert {*found.prompts_ids} == {setup.prompts["train"][0].token_ids}
     assert list(found.classes[0][:2]) == [class_of(64), class_of(63)]
 

@@ -26,7 +26,7 @@ ROLLOUTS = 400
 
 @pytest.fixture(scope="module")
 def setup() -> Setup:
-    sets = ("task.targets=10-60", "task.held_out_targets=12-60/3", "task.target_curriculum=0")
+    sets = ("task.targets=10-60", "task.held_out_targets=12-60/3")
     return prepare(resolved(*sets))
 
 
@@ -65,7 +65,8 @@ def relabelled_of(
         [group], {name: [row] for name, row in values}, np.zeros((1, len(rollouts))), np.zeros(1, bool), measured
     )
     stage = replace(setup.config.stages["quality" if scores else "length"], hindsight_of=of)
-    return relabelled(batch, setup, stage, 0, 10, sentence_ends(setup.policy.tokenizer))
+    targets = setup.writer.targets if setup.writer else None
+    return relabelled(batch, setup, stage, targets, sentence_ends(setup.policy.tokenizer))
 
 
 def learnt_texts(setup: Setup, one: Rollout, measured: tuple[Bounded, ...] = ()) -> list[Relabelled]:

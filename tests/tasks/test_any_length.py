@@ -111,7 +111,10 @@ def test_each_prompt_states_its_target() -> None:
     assert {p.metadata[TARGET] for p in asked} <= {*targets.trained}
     assert len({p.metadata[TARGET] for p in asked[::10]}) > 5
     narrow = PromptWriter(policy, task, config("task.target_curriculum=1"), targets, writer.examples)
-    assert {narrow.at_steps("length", 100)(prompt, 0).metadata[TARGET] for prompt in widest[:40]} == {16, 53, 91, 128}
+    first = {narrow.at_steps("length", 100)(prompt, 0).metadata[TARGET] for prompt in widest[:40]}
+    later = {narrow.at_steps("quality", 100)(prompt, 0).metadata[TARGET] for prompt in widest[:40]}
+    assert first == {16, 53, 91, 128}
+    assert len(later) > len(first), "the first stage alone goes from coarse to fine"
 
 
 def test_a_request_may_have_a_format() -> None:

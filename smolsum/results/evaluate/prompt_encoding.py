@@ -75,9 +75,11 @@ class PromptWriter:
         """Return the prompt that asks for `target`."""
         return encode_prompt(self.policy, self.task, self.examples[prompt.id], self.config, target)
 
-    def targets_at(self, step: int, steps: int) -> Targets:
-        """Return the targets that training draws from at a stage's step (from 0), of so many steps."""
-        share: float = getattr(self.config.task, "target_curriculum", 0.0)
+    def targets_at(self, stage: str, step: int, steps: int) -> Targets:
+        """Return the targets that training draws from at a stage's step (from 0), of so many steps: all of them after
+        the first stage."""
+        first = stage == next(iter(self.config.stages))
+        share: float = getattr(self.config.task, "target_curriculum", 0.0) if first else 0.0
         return self.targets.at(curriculum_progress(step, steps, share))
 
     def at_steps(self, stage: str, steps: int) -> Callable[[Prompt, int], Prompt]:
@@ -86,7 +88,7 @@ class PromptWriter:
         seed, number = self.config.train.seed, list(self.config.stages).index(stage)
 
         def ask(prompt: Prompt, step: int) -> Prompt:
-            return self.asking(prompt, self.targets_at(step, steps).drawn(seed, number, step, prompt.id))
+            return self.asking(prompt, self.targets_at(stage, step, steps).drawn(seed, number, step, prompt.id))
 
         return ask
 

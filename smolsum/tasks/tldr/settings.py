@@ -40,8 +40,8 @@ class TldrConfig(TaskConfig):
     """Those of `targets` that training never asks for, written alike (`18-126/3`). Evaluations ask for all, and report
     these apart too."""
     target_curriculum: Share = 0.0
-    """Share of a stage's steps over which training goes from four targets, spread over all, to all of them; 0: all from
-    the start."""
+    """Share of the first stage's steps over which training goes from four targets, spread over all, to all of them; 0:
+    all from the start."""
     length_request: str = "\n{target} {unit}"
     """What stands after the post, with `{target}` and `{unit}`, where `targets` is set."""
     unit: Unit = "tokens"
