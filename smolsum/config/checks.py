@@ -16,6 +16,8 @@ JUDGING = ("judge", "preference")
 
 EARLIER = {"constraint_weight": 2.0, "constraint_rate": 0.4}
 """Defaults that were others once, as config.toml of an older run has them: they do not count as chosen."""
+OF_MULTIPLIERS = ("constraint_rate", "constraint_limit")
+"""what only multipliers that move have a use for"""
 
 
 class Problem(NamedTuple):
@@ -85,11 +87,17 @@ def _of_stage(config: Config, name: str, sources: Mapping[str, str]) -> Iterator
 
 def _of_objective(config: Config, task: ConfigurableTask) -> Iterator[Problem]:
     grpo, stages = config.grpo, config.stages.values()
+    of_constraints = ("constraint_method", "constraint_weight", *OF_MULTIPLIERS)
+    chosen = [one for one in of_constraints if getattr(grpo, one) not in (getattr(GrpoConfig, one), EARLIER.get(one))]
     if not any(stage.constraints for stage in stages):
-        for name in ("constraint_method", "constraint_weight", "constraint_rate", "constraint_limit"):
-            if getattr(grpo, name) not in (getattr(GrpoConfig, name), EARLIER.get(name)):
-                hint = f'--constraint "length in 59..69: 0.99", or leave grpo.{name} out'
-                yield Problem(f"grpo.{name}", "is set, but no stage has a constraint", hint, unused=True)
+        for name in chosen:
+            hint = f'--constraint "length in 59..69: 0.99", or leave grpo.{name} out'
+            yield Problem(f"grpo.{name}", "is set, but no stage has a constraint", hint, unused=True)
+    elif grpo.constraint_method not in ("lagrange", "pid"):
+        unread = {"constraint_weight", *OF_MULTIPLIERS} if grpo.constraint_method == "gate" else {*OF_MULTIPLIERS}
+        for name in (one for one in chosen if one in unread):
+            what = f"has no use with grpo.constraint_method = {grpo.constraint_method!r}"
+            yield Problem(f"grpo.{name}", what, f"--set grpo.constraint_method=lagrange, or leave grpo.{name} out")
     if grpo.constraint_method in ("lagrange", "pid") and grpo.constraint_weight > grpo.constraint_limit:
         what = f"= {grpo.constraint_weight:g} is above grpo.constraint_limit = {grpo.constraint_limit:g}"
         hint = f"--set grpo.constraint_weight={grpo.constraint_limit:g}, or a higher limit"

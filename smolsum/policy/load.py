@@ -54,6 +54,8 @@ SIZES = (
 _supported: set[str] = set()
 """digests of the config.json files whose architecture was tried in this process"""
 LAYOUT = "give a directory in the Hugging Face layout: config.json, *.safetensors, tokenizer.json"
+PARTLY = "if its download was interrupted, run this again where the hub can be reached; other formats are not read"
+"""of a folder of the hub's cache"""
 TRIAL_PROMPTS, TRIAL_SAMPLES, TRIAL_TOKENS = ((3, 4, 5, 6, 7), (8,)), 2, 4
 """prompts of unequal length that are decoded together, the rollouts of each, and the tokens of a rollout"""
 MAX_DIFFERENCE, MAX_DIFFERENCE_HALF = 0.01, 0.5
@@ -350,10 +352,11 @@ def _check(path: Path) -> dict[str, Any]:
     except (KeyError, AttributeError, TypeError) as error:
         raise UsageError(f"{index} has no weight_map", hint=LAYOUT) from error
     missing = sorted(name for name in listed if not (path / name).is_file())
+    hint = PARTLY if path.parent.name == "snapshots" else LAYOUT
     if missing or not any(path.glob("model*.safetensors")):
-        raise UsageError(f"{path} has no {missing[0] if missing else 'model*.safetensors'}", hint=LAYOUT)
+        raise UsageError(f"{path} has no {missing[0] if missing else 'model*.safetensors'}", hint=hint)
     if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        raise UsageError(f"{path} has no tokenizer.json", hint=LAYOUT)
+        raise UsageError(f"{path} has no tokenizer.json", hint=hint)
     return dict(config)
 
 

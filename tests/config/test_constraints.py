@@ -118,6 +118,18 @@ def test_settings_of_constraints_need_one(setting: str) -> None:
         assert resolve(TASKS, sets=[f"grpo.{setting}"], strategy=strategy)
 
 
+@pytest.mark.parametrize("method", ["sum", "gdpo", "gate"])
+def test_settings_of_multipliers_need_some_that_move(method: str) -> None:
+    """A limit or a rate would change nothing; a weight only with a gate."""
+    for setting in ("constraint_limit=9", "constraint_rate=0.3", "constraint_weight=3"):
+        sets = [f"grpo.{setting}", f"grpo.constraint_method={method}"]
+        if method != "gate" and "weight" in setting:
+            assert resolve(TASKS, sets=sets)
+            continue
+        with refuses(setting.split("=")[0], repr(method), "constraint_method=lagrange"):
+            resolve(TASKS, sets=sets)
+
+
 def test_what_was_once_the_default_is_not_chosen() -> None:
     """config.toml of a run from before these defaults changed has them, and the run resumes without constraints too."""
     before = ["grpo.constraint_weight=2", "grpo.constraint_rate=0.4"]

@@ -116,6 +116,15 @@ def test_a_damaged_model_is_refused(tmp_path: Path, damage: Callable[[Path], Non
     assert "\n" not in raised.value.message
 
 
+@pytest.mark.parametrize("damage", [without(WEIGHTS), without("tokenizer.json"), drop_shard])
+def test_a_part_of_a_hub_model_is_no_folder_to_complete(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """Without the hub the client returns what an interrupted download has left."""
+    folder = write(tmp_path / "hub" / "snapshots" / "0123", "qwen2")
+    damage(folder)
+    with refuses(folder, "interrupted", "where the hub can be reached"):
+        load_policy(str(folder))
+
+
 @pytest.mark.parametrize(
     ("asked", "remedy"),
     [
