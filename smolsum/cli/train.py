@@ -65,8 +65,9 @@ def train(
             metavar="STRATEGY",
             help="constrained: quality as high as the length allows; finetuned: length first, then quality; included: "
             "both at once; sft-constrained: as constrained, after some supervised steps; sft-included: as included, "
-            "after such; short-sentences: for real models, in five stages; others in other tasks; repeatable; all: "
-            "the study's finetuned and included, or each of another task.  [default: the task's, constrained]",
+            "after such; short-sentences: for real models, in five stages; any-length: each prompt asks for its own "
+            "length; others in other tasks; repeatable; all: the study's finetuned and included, or each of another "
+            "task.  [default: the task's, constrained]",
         ),
     ] = None,
     reward: Annotated[

@@ -5,7 +5,7 @@ models/       a model with the data and the step sizes that suit it; `[stage_def
 strategies/   the stages of a run, for tasks without strategies of their own; in `rewards`, with weights or without, and
               in constraints the word "quality" stands for each of the signals of --reward, perhaps none. A constraint
               has it in the form `quality >= SHARE start` alone, as no number fits every signal
-profiles/     everything else; every run starts from `default`
+profiles/     everything else; every run starts from `default`, and one with the name of a strategy comes with that
 tasks/        what a task adds to these: the keys are the fields of `TaskPresets`
 
 To add a preset, add a file, or a table to the file of a task. It opens with a comment that names the table of the study
@@ -201,12 +201,11 @@ def names_for(task: ConfigurableTask, kind: str) -> tuple[str, ...]:
 
 def find_preset(
     task: ConfigurableTask, name: str, tasks: Mapping[str, ConfigurableTask] | None = None
-) -> tuple[str, str]:
-    """Return kind and name of a preset. UsageError for an unknown one, with the nearest name, and for one of another of
-    the `tasks`, with its name."""
-    for kind in KINDS:
-        if name in names_for(task, kind):
-            return kind, name
+) -> list[tuple[str, str]]:
+    """Return kind and name of a preset, and where a strategy has a profile of its name, of both. UsageError for an
+    unknown one, with the nearest name, and for one of another of the `tasks`, with its name."""
+    if found := [(kind, name) for kind in KINDS if name in names_for(task, kind)]:
+        return found
     if owners := [key for key, one in (tasks or {}).items() if any(name in names_for(one, kind) for kind in KINDS)]:
         raise UsageError(
             f"preset {name!r} belongs to the task {' and '.join(owners)}, not to {task.name}",

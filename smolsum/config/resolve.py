@@ -161,7 +161,9 @@ def resolve(
     schema = find_schema(tasks, config_file=config_file, sets=sets, flags=flags)
     task = schema.task
     typed = named + [entry for key, text in texts for entry in _parse_set(key, text, schema)]
-    shipped = [find_preset(task, name, tasks) for name in presets]
+    shipped = [found for name in presets for found in find_preset(task, name, tasks)]
+    if strategy in names_for(task, "profiles"):
+        shipped.insert(0, ("profiles", strategy))
     layers = [read_for(task, kind, name) for kind, name in shipped if kind != "strategies"]
     if model is not None:
         path, preset = _model_layer(model, task)

@@ -21,7 +21,7 @@ class ChosenStrategy:
 
 def choose_strategy(flag: str | None, preset: str | None, reward: str | None, task: ConfigurableTask) -> ChosenStrategy:
     """Return the strategy of --strategy, else of --preset, else the task's. For the length alone it is the first that
-    has a stage for it, where the task's own bounds the length and would have nothing to reward."""
+    begins with a stage for it, where the task's own bounds the length and would have nothing to reward."""
     if flag is not None:
         return ChosenStrategy(flag, "flag --strategy")
     if preset is not None:
@@ -32,7 +32,7 @@ def choose_strategy(flag: str | None, preset: str | None, reward: str | None, ta
         for name, table in strategies.items()
     }
     if reward == "length" and not any("length" in one for one in rewards.get(own, ())):
-        alone = next((name for name, found in rewards.items() if ["length"] in found), None)
+        alone = next((name for name, found in rewards.items() if found[:1] == [["length"]]), None)
         if alone is not None:
             return ChosenStrategy(alone, f"--reward length leaves {own}, the default, nothing to reward")
     others = [f"--strategy {name}" for name in strategies if name != own]

@@ -287,7 +287,7 @@ def test_which_strategy_is_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "name", "reason"),
     [
-        ({"reward": "meteor"}, "constrained", "the default of task tldr (others: --strategy finetuned, "),
+        ({"reward": "meteor"}, "constrained", "the default of task tldr (others: --strategy any-length, "),
         ({"strategy": "finetuned"}, "finetuned", "flag --strategy"),
         ({"presets": ["included"]}, "included", "--preset included"),
         ({"reward": "length"}, "finetuned", "--reward length leaves constrained, the default, nothing to reward"),
@@ -305,6 +305,18 @@ def test_stages_of_a_file_are_of_no_strategy(tmp_path: Path) -> None:
     assert resolved(config_file=config_file(tmp_path, FILE_STAGES)).strategy is None
 
 
+def test_a_strategy_comes_with_the_profile_of_its_name() -> None:
+    """Whether it is named as a strategy or as a preset; over the model's own settings, and below what is typed."""
+    found = resolved(model="tiny", strategy="any-length")
+    assert found.config.task.targets == "16-128"
+    assert found.config.rewards.length_shape == "logarithmic"
+    assert found.sources["task.targets"] == "preset profiles/any-length"
+    assert found.sources["stages.count.learning_rate"] == "preset models/tiny"
+    assert resolved(model="tiny", presets=["any-length"]).config == found.config
+    other = resolved(strategy="any-length", reward="rouge", sets=["task.targets=12-60", "task.unit=words"]).config
+    assert (other.task.targets, [*other.stages["exact"].rewards]) == ("12-60", ["length", "rouge"])
+
+
 @pytest.mark.parametrize("chosen", [{"strategy": "constrained"}, {"presets": ["constrained"]}])
 def test_a_strategy_that_is_named_is_not_replaced(chosen: dict[str, Any]) -> None:
     """The length alone leaves it nothing to reward, which is said."""
@@ -313,7 +325,8 @@ def test_a_strategy_that_is_named_is_not_replaced(chosen: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    "strategy", ["constrained", "finetuned", "included", "sft-constrained", "sft-included", "short-sentences"]
+    "strategy",
+    ["any-length", "constrained", "finetuned", "included", "sft-constrained", "sft-included", "short-sentences"],
 )
 def test_the_settings_of_a_run_keep_its_strategy(strategy: str, tmp_path: Path) -> None:
     """Whatever the default was when it began: a run's config.toml holds its stages, with which it resumes, is repeated

@@ -21,6 +21,8 @@ NAMES: list[tuple[str, dict[str, Any], list[str], str, str, str]] = [
     ("tldr", {"strategy": "sft-constrained", "reward": "rouge"}, [], "sft-constrained", "rouge",
      "sft-constrained-rouge"),
     ("tldr", {"strategy": "sft-included", "reward": "rouge"}, [], "sft-included", "rouge", "sft-included-rouge"),
+    ("tldr", {"strategy": "any-length", "reward": "meteor-rouge"}, [], "any-length", "meteor-rouge",
+     "any-length-meteor-rouge"),
     ("tldr", {"strategy": "short-sentences", "reward": "meteor-rouge"}, [], "short-sentences", "meteor-rouge",
      "short-sentences-meteor-rouge"),
     ("tldr", {"strategy": "short-sentences", "reward": "meteor"}, ["stages.length.rewards.length=1"],

@@ -32,6 +32,8 @@ LEFT_OUT: list[tuple[str, str, str, str | None, set[str]]] = [
     *(("tldr", model, "constrained", None, set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm", OUTSIDE)),
     *(("tldr", model, "sft-constrained", None, set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm", OUTSIDE)),
     *(("tldr", model, "sft-included", None, set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm", OUTSIDE)),
+    *(("tldr", model, "any-length", None, set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm", OUTSIDE)),
+    ("tldr", "tiny", "any-length", "any-length", set()),
     *(("tldr", model, "short-sentences", None, set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm", OUTSIDE)),
     # the study's code leaves out nothing
     *(("tldr", model, "finetuned", "study", set()) for model in ("qwen", "lfm", "tiny", "tiny-lfm")),
