@@ -16,7 +16,7 @@ COLUMNS = {
     "abstracts": ("article", "abstract", "section_names"), "dialogues": ("dialogue", "summary", "id"),
 }  # fmt: skip
 """of each: post, reference, and one that is neither, as the cards of the data sets name them"""
-OWN = sorted(TASKS["tldr"].presets.profiles)
+OWN = sorted(name for name, table in TASKS["tldr"].presets.profiles.items() if "data" in table)
 
 
 @pytest.mark.parametrize("preset", OWN)
