@@ -18,7 +18,7 @@ from smolsum.grpo.progress import Progress
 from smolsum.grpo.resume import StageCheckpoints
 from smolsum.grpo.setup.prepare import Setup
 from smolsum.policy.load import FUSED, Policy
-from smolsum.results.evaluate.tables import headline_table, missing_warnings
+from smolsum.results.evaluate.tables import closing_tables, missing_warnings
 from smolsum.rollout.sampling_count import SamplingCount, ShowCount
 from smolsum.runs.checkpoints import Checkpoint, Validation, list_checkpoints, validation
 from smolsum.runs.control import Heartbeat, is_requested, take_request, wait_while_paused, withdraw_all
@@ -330,9 +330,8 @@ class RunKeeper(Keeper):
     def finish(self) -> None:
         """Mark the run as finished and show the evaluations side by side."""
         task, n, step = self._setup.task, len(self._setup.prompts["test"]), self.at.step
-        head, rows = headline_table(task.evaluation.columns(*self.results.values()), self.results)
-        warnings = missing_warnings(task, self.results, n, self.paths)
-        self.progress.results(f"test split, {n} prompts, greedy", head, rows, warnings)
+        tables = closing_tables(task, self.results, f"test split, {n} prompts, greedy")
+        self.progress.results(tables, missing_warnings(task, self.results, n, self.paths))
         self.writer.status("finished", step=step, phase="finished", stage=list(self.at.plan)[-1])
         self.writer.event("finished", f"finished at step {step}", step=step)
 

@@ -214,14 +214,16 @@ class Progress:
                 self.note(f"{_VALIDATION} {_pairs({'step': str(step)} | _formatted(self._figures, metrics))}")
 
     def results(
-        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], warnings: Iterable[str] = ()
+        self, tables: Iterable[tuple[str, Sequence[str], Sequence[Sequence[str]]]], warnings: Iterable[str] = ()
     ) -> None:
-        """Remove the bar and print the closing table, then its warnings, also when quiet."""
+        """Remove the bar and print the closing tables, each of a title, columns and rows, then their warnings, these
+        also when quiet."""
         if not self._quiet:
             with self._lock:
                 self._drop_bar()
                 with self._speaking():
-                    console.table(columns, rows, title=title)
+                    for title, columns, rows in tables:
+                        console.table(columns, rows, title=title)
         for text in warnings:
             self.warn(text)
 

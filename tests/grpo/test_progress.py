@@ -118,8 +118,9 @@ def test_words_and_results(capsys: pytest.CaptureFixture[str]) -> None:
         progress.phase("loading builtin:tiny …")
         progress.note("checkpoint step 100 saved")
         progress.warn("no WordNet")
-        progress.results("test split", ["stage", "tokens"], [["start", "47.1"]])
-    table = ["test split", "stage  tokens", "start    47.1"]
+        tables = [("test split", ["stage", "tokens"], [["start", "47.1"]]), ("asked and got", ["stage"], [["start"]])]
+        progress.results(tables)
+    table = ["test split", "stage  tokens", "start    47.1", "asked and got", "stage", "start"]
     assert said(capsys) == ["loading builtin:tiny …", "checkpoint step 100 saved", "warning: no WordNet", *table]
 
 
@@ -136,7 +137,7 @@ def test_quiet_leaves_warnings(
         progress.step("length", 1, METRICS)
         progress.validation(1, METRICS)
         progress.warn("no WordNet")
-        progress.results("test split", ["stage"], [["start"]])
+        progress.results([("test split", ["stage"], [["start"]])])
     text = terminal.getvalue() if on_terminal else "\n".join(said(capsys))
     assert re.sub(r"\x1b\[[\d;]*m", "", text).strip() == "warning: no WordNet"
 
@@ -249,7 +250,7 @@ with Progress(report_every=2) as progress:
             progress.warn("no WordNet")
             print("a stray line", file=sys.stderr)
     progress.phase("evaluating")
-    progress.results("test split", ["stage", "tokens"], [["start", "47.1"]])
+    progress.results([("test split", ["stage", "tokens"], [["start", "47.1"]])])
 """
 
 

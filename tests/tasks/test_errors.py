@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from smolsum.results.evaluate.tables import describe_task, error_shares
+from smolsum.results.evaluate.tables import closing_tables, describe_task, error_shares
 from smolsum.tasks import TASKS
 from smolsum.tasks.text_metrics import length_row
 
@@ -58,3 +58,19 @@ def test_asked_and_got_are_compared_where_lengths_differ() -> None:
     for correlation, titles in ((0.5, ["asked and got"]), (None, [])):
         found = describe_task(TASKS["tldr"], {"length/off_target": 3.0, "length/correlation": correlation})
         assert [panel["title"] for panel in found["panels"] if panel["title"] == "asked and got"] == titles
+
+
+def test_a_training_closes_with_asked_and_got_where_lengths_differ() -> None:
+    """A row for each evaluation, also for one that has no value of it."""
+    start = {"meteor": 0.25, "length/off_target": 33.0, "length/correlation": None}
+    after = {"meteor": 0.5, "length/off_target": 1.25, "length/correlation": 0.999}
+    assert closing_tables(TASKS["tldr"], {"start": start, "exact": after}, "test split") == [
+        ("test split", ["model", "METEOR"], [["start", "0.250"], ["after exact", "0.500"]]),
+        (
+            "asked and got",
+            ["model", "mean error", "correlation"],
+            [["start", "33.00", "-"], ["after exact", "1.25", "0.999"]],
+        ),
+    ]
+    one_length = {"start": start, "exact": after | {"length/correlation": None}}
+    assert [title for title, *_ in closing_tables(TASKS["tldr"], one_length, "test split")] == ["test split"]

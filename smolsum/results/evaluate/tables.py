@@ -18,6 +18,8 @@ from smolsum.types import COMPOSITE, DEFAULT_ROUNDS, PASS_RATE, Criterion
 MAX_LISTED = 5
 """missing judgements"""
 Metrics = Mapping[str, float | None]
+TitledTable = tuple[str, list[str], list[list[str]]]
+"""title, columns, rows"""
 
 
 def describe_task(task: Task, metrics: Metrics) -> dict[str, Any]:
@@ -73,6 +75,17 @@ def headline_table(headlines: Sequence[Metric], results: Mapping[str, Metrics]) 
         cells = [h.show(v) if (v := metrics.get(h.name)) is not None else "-" for h in shown]
         rows.append([label if label == "start" else f"after {label}", *cells])
     return ["model", *(h.title for h in shown)], rows
+
+
+def closing_tables(task: Task, results: Mapping[str, Metrics], title: str) -> list[TitledTable]:
+    """Return what a training closes with, a row for the start and after each stage in each table: the headlines under
+    this title, and the task's tables whose subject some evaluation has, such as the lengths that prompts ask for."""
+    own = [
+        (table.title, *headline_table(table.metrics, results))
+        for table in task.evaluation.tables
+        if table.subject and any(map(table.applies, results.values()))
+    ]
+    return [(title, *headline_table(task.evaluation.columns(*results.values()), results)), *own]
 
 
 def missing_warnings(task: Task, results: Mapping[str, Metrics], examples: int, run: RunPaths) -> Iterator[str]:

@@ -20,7 +20,7 @@ LENGTHS = ("within_tol", *(f"within_{n}" for n in CLOSE), "over_budget", "off_ta
 UNSEEN = "unseen"
 """the column with 1 where training never asks for the prompt's target, else 0"""
 CORRELATION = "length/correlation"
-PARTS = {"seen": 0.0, "unseen": 1.0}
+PARTS = {"unseen": 1.0, "seen": 0.0}
 """of the targets, by the value of their column"""
 
 
@@ -138,6 +138,7 @@ TABLES = (
         "asked and got",
         (
             Metric("length/off_target", "mean error", ".2f", better="lower", column="off_target"),
+            Metric("length/within_2", "within 2", ".0%", better="higher"),
             Metric(CORRELATION, "correlation", ".3f", better="higher"),
             *(
                 metric
