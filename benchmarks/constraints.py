@@ -17,8 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from scipy import stats
+from intervals import interval
 
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.typed_json import has_scores, read_summary
@@ -92,15 +91,6 @@ def row(way: str, arguments: argparse.Namespace) -> list[str]:
     ]
     areas = [[(end[key] or 0.0) * (end[QUALITY] or 0.0) for end in ends] for key in LENGTHS]
     return [way, *cells, *(interval(area, 3) for area in areas)]
-
-
-def interval(values: Sequence[float], digits: int) -> str:
-    """Mean with Student's 95 % interval."""
-    found = np.array(values, dtype=np.float64)
-    if found.size < 2 or not found.std():
-        return f"{found.mean():.{digits}f}"
-    half = stats.t.ppf(0.975, found.size - 1) * stats.sem(found)
-    return f"{found.mean():.{digits}f} ± {half:.{digits}f}"
 
 
 def main() -> None:
