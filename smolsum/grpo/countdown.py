@@ -3,14 +3,15 @@
 To write sentences that add up to a length, a policy must know where it stands, in a layer low enough for those above to
 choose by it. Rewards teach that slowly, as does where to end: a policy that ends at the nearest sentence computes what
 is left in its last layer alone, where nothing else can use it. So each token of a completion is also an example. With r
-what is left of the asked length after it, negative where there is already more, c(r) the class of r, and p the softmax
-over the classes' fixed codes, times the outputs of the lower half of the layers (`policy/lower_half.py`), the loss
+what is left of the asked length before it, negative where there is already more, and p the softmax over fixed codes of
+the numbers, times the outputs of the lower half of the layers (`policy/lower_half.py`), the loss
 
-    - 1 / tokens * sum over the tokens of log p(c(r))
+    - 1 / tokens * sum over the tokens of log p(r)
 
 is added to that of GRPO, weighted by `grpo.countdown`. It needs no reward and no text of the right length: where
 prompts ask for lengths, each completion stands under one that asks for a length drawn evenly from all, so the policy
-cannot tell from the text what is left, and has to read the request and count.
+cannot tell from the text what is left, and has to read the request and count. A completion that is shorter than the
+largest length is continued by others of its group, as what is never counted so far is not learnt.
 
 An auxiliary loss on what a policy should know is from UNREAL (arXiv:1611.05397). Codes of what is left as sines and
 cosines are from the length-difference positional encoding (arXiv:1904.07418), which adds them to the input of a decoder
@@ -19,6 +20,7 @@ instead of teaching them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from math import pi
 from typing import Any, cast
 
@@ -26,6 +28,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from smolsum.config.sections import Config
 from smolsum.config.stage import StageConfig
 from smolsum.config.targets import TOKENS, LengthSettings, Targets
 from smolsum.grpo.batch import Batch
@@ -38,18 +41,16 @@ from smolsum.policy.group_gradient import WHOLE, Chunking, GroupLoss, sum_over_g
 from smolsum.policy.lower_half import LowerHalf, added_to_whole, width_of
 from smolsum.types import Rollout
 
-LEAST, EXACT = -8, 40
-"""what is left, where each number is a class; less counts as the least"""
-PART = 8
-"""numbers above that which share a class"""
+LEAST = -8
+"""what is left; less counts as this"""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Completions of one prompt, for each the token ids of the prompt that it stands under, and the class of what is
-    left after each of its tokens."""
+    """Texts of one prompt, for each its token ids, those of the prompt that it stands under, and the class of what is
+    left before each of its tokens."""
 
-    rollouts: Sequence[Rollout]
+    texts_ids: Sequence[Sequence[int]]
     prompts_ids: Sequence[Sequence[int]]
     classes: Sequence[Sequence[int]]
     most: int
@@ -64,32 +65,43 @@ def counted(batch: Batch, setup: Setup, targets: Targets | None, step: int) -> l
     found = []
     most = max(writer.targets.trained) if writer else task.target_tokens
     for group in batch.groups:
-        prompts, classes = [], []
-        for rollout in group.rollouts:
+        texts, prompts, classes = [], [], []
+        for rollout, ids in zip(group.rollouts, _continued(group.rollouts, setup.config), strict=True):
             place = ("countdown", seed, rollout.seed, group.prompt.id, step)
             target = targets.drawn(*place) if targets else task.target_tokens
             prompts.append((writer.asking(group.prompt, target) if writer else group.prompt).token_ids)
-            classes.append([class_of(target - got) for got in _got(rollout, setup)])
-        found.append(Counted(group.rollouts, prompts, classes, most))
+            got = [*takewhile(lambda length: length <= most - LEAST, _got(replace(rollout, token_ids=ids), setup))]
+            texts.append(ids[: len(got)])
+            classes.append([class_of(target - length) for length in got])
+        found.append(Counted(texts, prompts, classes, most))
+    return found
+
+
+def _continued(rollouts: Sequence[Rollout], config: Config) -> list[tuple[int, ...]]:
+    """Return the token ids of completions, each followed by the next ones of the group, as long as there are fewer than
+    a completion may have."""
+    most, found = config.sampling.max_new_tokens, []
+    for place, rollout in enumerate(rollouts):
+        ids, last = rollout.token_ids, rollout
+        for more in (*rollouts[place + 1 :], *rollouts[:place]):
+            if len(ids) < most:
+                ends = len(ids) - (not last.truncated)
+                ids, last = (*ids[:ends], *more.token_ids[: most - ends]), more
+        found.append(ids)
     return found
 
 
 def class_of(left: int) -> int:
-    """Return the class of what is left: each number from `LEAST` to `EXACT` is one, and each `PART` of those above."""
-    if left <= EXACT:
-        return max(left, LEAST) - LEAST
-    return EXACT - LEAST + 1 + (left - EXACT - 1) // PART
+    """Return the class of what is left: each number from `LEAST` has one."""
+    return max(left, LEAST) - LEAST
 
 
 def codes(most: int, width: int) -> mx.array:
-    """Return the code of each class up to that of `most`: sines and cosines of the number or of the middle of its part,
-    at frequencies from a third of a wave over all numbers to nearly half a wave each: float32 (classes, width)."""
-    classes = np.arange(class_of(most) + 1)
-    parts = classes - (EXACT - LEAST)  # 1 is the first that several numbers share
-    middles = np.where(parts > 0, EXACT + (parts - 0.5) * PART + 0.5, classes + LEAST)
+    """Return the code of each class up to that of `most`: sines and cosines of its number, at frequencies from a third
+    of a wave over all numbers to nearly half a wave each: float32 (classes, width)."""
     waves = np.geomspace(2 * pi / (3 * (most - LEAST)), 0.9 * pi, width // 2)
-    angles = middles[:, None] * waves
-    both = np.concatenate([np.cos(angles), np.sin(angles), np.zeros((len(middles), width % 2))], axis=1)
+    angles = np.arange(LEAST, most + 1)[:, None] * waves
+    both = np.concatenate([np.cos(angles), np.sin(angles), np.zeros((len(angles), width % 2))], axis=1)
     return mx.array(((2 / width) ** 0.5 * both).astype(np.float32))
 
 
@@ -100,7 +112,7 @@ def add_countdown(
 
     Where several ranks train together, each computes its share of the groups, and all return the same sum.
     """
-    tokens = sum(len(rollout.token_ids) for group in groups for rollout in group.rollouts)
+    tokens = sum(len(ids) for group in groups for ids in group.texts_ids)
     mine, counts = distributed.share_or_spare(groups)
     lower, rows = LowerHalf(model, codes(groups[0].most, width_of(model))), [_rows(group) for group in mine]
     losses = [_loss(group, one, tokens, counts=counts) for group, one in zip(mine, rows, strict=True)]
@@ -126,19 +138,19 @@ def _got(rollout: Rollout, setup: Setup) -> Sequence[int]:
 
 
 def _rows(group: Counted) -> TokenGroup:
-    """Return the completions behind what their prompts do not share; only their own tokens are predicted."""
+    """Return the texts behind what their prompts do not share; only their own tokens are predicted."""
     length = shared_tokens(group.prompts_ids)
     own = [ids[length:] for ids in group.prompts_ids]
     return TokenGroup(
         group.prompts_ids[0][:length],
-        [(*ids, *rollout.token_ids) for ids, rollout in zip(own, group.rollouts, strict=True)],
+        [(*ids, *text) for ids, text in zip(own, group.texts_ids, strict=True)],
         [(*[0] * len(ids), *classes) for ids, classes in zip(own, group.classes, strict=True)],
     )
 
 
 def _loss(group: Counted, rows: TokenGroup, tokens: int, *, counts: bool) -> GroupLoss:
     width = max(map(len, rows.completions_ids))
-    first = [len(row) - len(one.token_ids) for row, one in zip(rows.completions_ids, group.rollouts, strict=True)]
+    first = [len(row) - len(ids) for row, ids in zip(rows.completions_ids, group.texts_ids, strict=True)]
     own_RT = mx.array([[float(counts and n >= start) for n in range(width)] for start in first])
 
     def loss(logp: mx.array, entropy: mx.array, mask: mx.array, part: slice) -> tuple[mx.array, Tally]:

@@ -7,16 +7,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.models import EOS, adapted, assert_trees_close, build, group, stage
+from support.models import EOS, adapted, assert_trees_close, build, stage
 
 from smolsum.config.resolve import resolve
 from smolsum.errors import UsageError
-from smolsum.grpo.countdown import EXACT, LEAST, PART, Counted, add_countdown, class_of, codes, counted
+from smolsum.grpo.countdown import LEAST, Counted, add_countdown, class_of, codes, counted
 from smolsum.grpo.setup.prepare import Setup, prepare
 from smolsum.policy.cpu import native
 from smolsum.policy.group_gradient import Chunking
 from smolsum.policy.lower_half import LowerHalf, width_of
 from smolsum.tasks import TASKS
+from smolsum.tasks.text_metrics import count_words
 from smolsum.types import Rollout, RolloutGroup
 
 # isort: split
@@ -26,13 +27,16 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
 POST = [5, 9, 33, 4]
-ROLLOUTS = group(POST, [[10, 11, 12, EOS], [20, EOS], [30, 31, EOS]], stopped=[True, True, True]).rollouts
+TEXTS_IDS = [[10, 11, 12, EOS], [20, EOS], [30, 31, EOS]]
 MOST = 60
 GROUPS = [
     Counted(
-        ROLLOUTS, [(*POST, 3, 2, 7), (*POST, 1, 9, 2, 7), (*POST, 2, 2, 7)], [[40, 39, 38, 37], [9, 8], [0, 0, 0]], MOST
+        TEXTS_IDS,
+        [(*POST, 3, 2, 7), (*POST, 1, 9, 2, 7), (*POST, 2, 2, 7)],
+        [[40, 39, 38, 37], [9, 8], [0, 0, 0]],
+        MOST,
     ),
-    Counted(ROLLOUTS[:1], [(8, 41, 3, 60, 7)], [[51, 50, 49, 48]], MOST),
+    Counted(TEXTS_IDS[:1], [(8, 41, 3, 60, 7)], [[51, 50, 49, 48]], MOST),
 ]
 STAGE = replace(stage(), countdown=2.0)
 
@@ -44,10 +48,10 @@ def plain(model: nn.Module) -> tuple[Any, float, float]:
     def loss(model: nn.Module) -> tuple[mx.array, mx.array]:
         logps = []
         for one in GROUPS:
-            for rollout, ids, classes in zip(one.rollouts, one.prompts_ids, one.classes, strict=True):
+            for text, ids, classes in zip(one.texts_ids, one.prompts_ids, one.classes, strict=True):
                 trunk, every = model.model, model.model.layers
                 trunk.layers = every[: len(LowerHalf(model, code).layers)]
-                hidden = trunk(mx.array([[*ids, *rollout.token_ids[:-1]]]))[0, len(ids) - 1 :]
+                hidden = trunk(mx.array([[*ids, *text[:-1]]]))[0, len(ids) - 1 :]
                 trunk.layers = every
                 logits = nn.log_softmax(hidden @ code.T)
                 logps += [logits[n, c] for n, c in enumerate(classes)]
@@ -57,18 +61,12 @@ def plain(model: nn.Module) -> tuple[Any, float, float]:
     return gradient, value.item(), prob.item()
 
 
-def test_classes_are_exact_where_sentences_end_and_coarse_far_away() -> None:
-    lefts = range(LEAST - 5, MOST + 60)
-    classes = [class_of(left) for left in lefts]
-    assert classes == sorted(classes)
-    assert set(classes) == set(range(class_of(lefts[-1]) + 1))
-    assert class_of(LEAST - 5) == class_of(LEAST) == 0
-    assert class_of(EXACT) == EXACT - LEAST
-    assert class_of(EXACT + 1) == class_of(EXACT + PART) == class_of(EXACT) + 1
-    assert class_of(EXACT + PART + 1) == class_of(EXACT) + 2
+def test_every_number_has_a_class_down_to_the_least() -> None:
+    assert [class_of(left) for left in range(LEAST - 2, LEAST + 3)] == [0, 0, 0, 1, 2]
+    assert class_of(MOST) == MOST - LEAST
 
 
-@pytest.mark.parametrize(("most", "width"), [(16, 32), (64, 33), (128, 128), (EXACT, 64), (EXACT + 1, 64)])
+@pytest.mark.parametrize(("most", "width"), [(16, 32), (64, 33), (128, 128), (600, 64)])
 def test_codes_tell_every_class_from_the_others(most: int, width: int) -> None:
     code = np.array(codes(most, width))
     assert code.shape == (class_of(most) + 1, width)
@@ -133,11 +131,31 @@ def test_each_completion_counts_down_from_a_length_of_its_own(unit: str) -> None
     assert len({ids for one in drawn for ids in one.prompts_ids}) == 6
     found = drawn[0]
     assert found.most == 96
-    for rollout, ids, classes in zip(found.rollouts, found.prompts_ids, found.classes, strict=True):
+    for text, ids, classes in zip(found.texts_ids, found.prompts_ids, found.classes, strict=True):
         target = int(re.findall(rf"(\d+) {unit}", tokenizer.decode(list(ids)))[-1])
-        before = [list(rollout.token_ids[:n]) for n in range(len(rollout.token_ids))]
-        got = [len(own) if unit == "tokens" else len(tokenizer.decode(own).split()) for own in before]
+        before = [list(text[:n]) for n in range(len(text))]
+        got = [len(own) if unit == "tokens" else count_words(tokenizer.decode(own)) for own in before]
         assert classes == [class_of(target - n) for n in got]
+
+
+def test_a_completion_is_continued_by_the_others_of_its_group() -> None:
+    """Without the ends between them, as far as a completion may go, and no further than what is still told apart."""
+    sets = ["task.targets=8-24", "sampling.max_new_tokens=28"]
+    config = resolve(TASKS, model="tiny", strategy="finetuned", sets=sets).config
+    setup = prepare(config)
+    batch = batch_of(setup)
+    first, second = (rollout.token_ids for rollout in batch.groups[0].rollouts)
+    assert setup.writer
+
+    def texts(setup: Setup) -> Any:
+        return counted(batch, setup, setup.writer.targets, 0)[0].texts_ids  # type: ignore[union-attr]
+
+    assert texts(setup) == [(first[:-1] + second)[:28], (second[:-1] + first)[:28]]
+    far = replace(setup, config=replace(config, sampling=replace(config.sampling, max_new_tokens=200)))
+    assert texts(far) == [(first[:-1] + second)[: 24 - LEAST + 1], (second[:-1] + first)[: 24 - LEAST + 1]]
+    cut = replace(batch.groups[0].rollouts[0], token_ids=first[:-1], finish_reason="length")
+    batch.groups[0] = RolloutGroup(batch.groups[0].prompt, (cut, *batch.groups[0].rollouts[1:]))
+    assert texts(setup)[0] == (first[:-1] + second)[:28]
 
 
 def test_with_one_target_prompts_stay() -> None:
