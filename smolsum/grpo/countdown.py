@@ -18,7 +18,7 @@ cosines are from the length-difference positional encoding (arXiv:1904.07418), w
 instead of teaching them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import pi
@@ -28,7 +28,6 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from smolsum.config.sections import Config
 from smolsum.config.stage import StageConfig
 from smolsum.config.targets import TOKENS, LengthSettings, Targets
 from smolsum.grpo.batch import Batch
@@ -66,29 +65,30 @@ def counted(batch: Batch, setup: Setup, targets: Targets | None, step: int) -> l
     most = max(writer.targets.trained) if writer else task.target_tokens
     for group in batch.groups:
         texts, prompts, classes = [], [], []
-        for rollout, ids in zip(group.rollouts, _continued(group.rollouts, setup.config), strict=True):
+        for rollout, (ids, before) in zip(group.rollouts, _continued(group.rollouts, setup), strict=True):
             place = ("countdown", seed, rollout.seed, group.prompt.id, step)
             target = targets.drawn(*place) if targets else task.target_tokens
             prompts.append((writer.asking(group.prompt, target) if writer else group.prompt).token_ids)
-            got = [*takewhile(lambda length: length <= most - LEAST, _got(replace(rollout, token_ids=ids), setup))]
+            got = [*takewhile(lambda length: length <= most - LEAST, before)]
             texts.append(ids[: len(got)])
             classes.append([class_of(target - length) for length in got])
         found.append(Counted(texts, prompts, classes, most))
     return found
 
 
-def _continued(rollouts: Sequence[Rollout], config: Config) -> list[tuple[int, ...]]:
-    """Return the token ids of completions, each followed by the next ones of the group, as long as there are fewer than
-    a completion may have."""
-    most, found = config.sampling.max_new_tokens, []
-    for place, rollout in enumerate(rollouts):
-        ids, last = rollout.token_ids, rollout
-        for more in (*rollouts[place + 1 :], *rollouts[:place]):
+def _continued(rollouts: Sequence[Rollout], setup: Setup) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the token ids of each completion, followed by the next ones of the group as long as there are fewer than a
+    completion may have, and how long the text is before each of them."""
+    most, lengths = setup.config.sampling.max_new_tokens, [_lengths(rollout, setup) for rollout in rollouts]
+    for place, last in enumerate(rollouts):
+        ids, got = list(last.token_ids), list(lengths[place])
+        for n in (*range(place + 1, len(rollouts)), *range(place)):
             if len(ids) < most:
                 ends = len(ids) - (not last.truncated)
-                ids, last = (*ids[:ends], *more.token_ids[: most - ends]), more
-        found.append(ids)
-    return found
+                ids[ends:] = rollouts[n].token_ids[: most - ends]
+                got[ends:] = [got[ends] + length for length in lengths[n]]
+                last = rollouts[n]
+        yield ids, got[: len(ids)]
 
 
 def class_of(left: int) -> int:
@@ -122,19 +122,19 @@ def add_countdown(
     return added_to_whole(grads, model, more, stage.countdown), found
 
 
-def _got(rollout: Rollout, setup: Setup) -> Sequence[int]:
-    """Return how long a completion is before each of its tokens, in the unit of the targets."""
-    places = range(len(rollout.token_ids))
+def _lengths(rollout: Rollout, setup: Setup) -> Sequence[int]:
+    """Return how long a completion is before each of its tokens and after all, in the unit of the targets."""
+    places = range(len(rollout.token_ids) + 1)
     if getattr(setup.config.task, "unit", TOKENS) == TOKENS:
         return places
     length, decode = setup.task.targets.length(setup.config), setup.policy.tokenizer.decode
 
-    def before(n: int) -> Rollout:
+    def of_first(n: int) -> Rollout:
         ids = rollout.token_ids[:n]
         text = str(decode(list(ids), skip_special_tokens=True))
         return replace(rollout, token_ids=ids, logprobs=rollout.logprobs[:n], text=text, finish_reason="length")
 
-    return [length(before(n)) if n else 0 for n in places]
+    return [length(of_first(n)) if n else 0 for n in places]
 
 
 def _rows(group: Counted) -> TokenGroup:

@@ -148,7 +148,8 @@ def test_a_completion_is_continued_by_the_others_of_its_group() -> None:
     assert setup.writer
 
     def texts(setup: Setup) -> Any:
-        return counted(batch, setup, setup.writer.targets, 0)[0].texts_ids  # type: ignore[union-attr]
+        (found,) = counted(batch, setup, setup.writer.targets, 0)  # type: ignore[union-attr]
+        return [tuple(ids) for ids in found.texts_ids]
 
     assert texts(setup) == [(first[:-1] + second)[:28], (second[:-1] + first)[:28]]
     far = replace(setup, config=replace(config, sampling=replace(config.sampling, max_new_tokens=200)))
