@@ -40,11 +40,13 @@ AT_64 = "at-64"
 ROLLOUTS = 32
 """of a step, as the built-in model's preset has them"""
 COLUMNS = (
-    ("mean error", "length/off_target", 1), ("within 2, %", "length/within_2", 100),
-    ("unseen: mean error", "length/unseen/off_target", 1), ("unseen: within 2, %", "length/unseen/within_2", 100),
-    ("correlation", "length/correlation", 1), ("METEOR", "meteor", 1), ("repeated, %", "repeated_trigrams", 100),
-    ("wrong facts, %", "facts/wrong_share", 100),
+    ("mean error", "length/off_target", 1, 2), ("within 2, %", "length/within_2", 100, 1),
+    ("unseen: mean error", "length/unseen/off_target", 1, 2),
+    ("unseen: within 2, %", "length/unseen/within_2", 100, 1), ("correlation", "length/correlation", 1, 3),
+    ("METEOR", "meteor", 1, 3), ("repeated, %", "repeated_trigrams", 100, 1),
+    ("wrong facts, %", "facts/wrong_share", 100, 1),
 )  # fmt: skip
+"""title, metric, scale, digits"""
 
 
 def smolsum(*flags: str) -> None:
@@ -78,13 +80,9 @@ def ends(way: str, runs: Sequence[RunPaths]) -> None:
     for label, found in parts.items():
         metrics = [read_summary(one).metrics for one in found]
         cells = []
-        for _, key, scale in COLUMNS:
+        for _, key, scale, digits in COLUMNS:
             values = [scale * value for one in metrics if (value := one.get(key)) is not None]
-            cells.append(
-                interval(values, 1 if scale > 1 else 3 if key in ("meteor", "length/correlation") else 2)
-                if values
-                else ""
-            )
+            cells.append(interval(values, digits) if values else "")
         print("| " + " | ".join([f"{way}: {label}", *cells]) + " |", flush=True)
 
 
@@ -108,7 +106,7 @@ def main() -> None:
     arguments = parser.parse_args()
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     runs = {way: [trained(way, seed, arguments.runs) for seed in seeds] for way in arguments.ways}
-    print("| " + " | ".join(["after", *(title for title, _, _ in COLUMNS)]) + " |\n|" + " --- |" * (len(COLUMNS) + 1))
+    print("| " + " | ".join(["after", *(title for title, *_ in COLUMNS)]) + " |\n|" + " --- |" * (len(COLUMNS) + 1))
     for way, own in runs.items():
         ends(way, own)
     curves = {way: curve(own) for way, own in runs.items()}
