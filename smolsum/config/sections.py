@@ -250,8 +250,8 @@ class GrpoConfig:
     is right, and one before it is too early), or all tokens of whole `texts` that obey the constraints which are not
     on the length. That needs `task.targets`."""
     countdown: fields.NonNegative = 0.0
-    """Weight of what is learnt of counting: after each token of a completion, the lower half of the layers predicts how
-    much of the asked length is left. 0: off."""
+    """Weight of what is learnt of counting: before each token of a completion, the lower half of the layers predicts
+    how much of the asked length is left. 0: off."""
     train_eos: bool = True
     """Whether the end-of-sequence token is trained, which decides where a text ends; the study's code did not."""
 

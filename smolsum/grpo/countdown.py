@@ -1,4 +1,4 @@
-"""Counting down: the lower half of the policy learns how much of the asked length is left after each token.
+"""Counting down: the lower half of the policy learns how much of the asked length is left before each token.
 
 To write sentences that add up to a length, a policy must know where it stands, in a layer low enough for those above to
 choose by it. Rewards teach that slowly, as does where to end: a policy that ends at the nearest sentence computes what
