@@ -9,7 +9,7 @@ from scipy import stats
 def interval(values: Sequence[float], digits: int) -> str:
     """Mean with Student's 95 % interval."""
     found = np.array(values, dtype=np.float64)
-    if found.size < 2 or not found.std():
+    if found.size < 2 or not np.ptp(found):
         return f"{found.mean():.{digits}f}"
     half = stats.t.ppf(0.975, found.size - 1) * stats.sem(found)
     return f"{found.mean():.{digits}f} ± {half:.{digits}f}"
