@@ -5,7 +5,7 @@
 Every run trains `tiny` for the length alone, as the first stage of `--strategy finetuned` does, with one setting
 changed. Its validations (50 prompts, greedy, every 10 steps) say after how many sampled rollouts 95 % of the summaries
 are within the tolerance for the first time; a run that never gets there counts with all of its rollouts, and is marked.
-Ratios are to the plain runs of the same seeds, with Student's intervals over the logarithms.
+Ratios are to the plain runs of the same seeds (with the same prompts), with Student's intervals over the logarithms.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ WAYS: dict[str, tuple[str, ...]] = {
     "best of 8": ("stages.length.learn=best",),
     "recombined": ("stages.length.learn=recombined",),
 }
+COMPARED = {"skip (64 prompts)": "plain (64 prompts)"}
+"""what a way is compared with, where that is not `plain`"""
 
 
 def trained(way: str, seed: int, arguments: argparse.Namespace) -> Path:
@@ -70,7 +72,7 @@ def line(way: str, arguments: argparse.Namespace) -> str:
     """The row of one way."""
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     found = [rollouts(trained(way, seed, arguments)) for seed in seeds]
-    base = [rollouts(trained("plain", seed, arguments))[0] for seed in seeds]
+    base = [rollouts(trained(COMPARED.get(way, "plain"), seed, arguments))[0] for seed in seeds]
     ratios = np.array([log(plain / own) for (own, _), plain in zip(found, base, strict=True)])
     half = stats.t.ppf(0.975, len(ratios) - 1) * stats.sem(ratios) if len(ratios) > 1 and ratios.std() else 0.0
     low, high = (exp(ratios.mean() + sign * half) for sign in (-1, 1))
