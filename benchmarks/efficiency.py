@@ -24,6 +24,8 @@ from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
 from smolsum.runs.typed_json import has_scores
 
+BAND = Path(__file__).parent / "cases" / "band.py"
+RIGHT_OR_WRONG = "stages.length.rewards={in_band=1.0}"
 LEVEL, EVERY = 0.95, 5
 WAYS: dict[str, tuple[str, ...]] = {
     "plain": (),
@@ -40,17 +42,25 @@ WAYS: dict[str, tuple[str, ...]] = {
     "logarithmic shape": ("rewards.length_shape=logarithmic",),
     "best of 8": ("stages.length.learn=best",),
     "recombined": ("stages.length.learn=recombined",),
+    "right or wrong": (RIGHT_OR_WRONG,),
+    "refill, right or wrong": (RIGHT_OR_WRONG, "train.refill_rounds=2"),
+    "right or wrong (64 prompts)": (RIGHT_OR_WRONG, "data.train_rows=64"),
+    "skip, right or wrong (64 prompts)": (RIGHT_OR_WRONG, "data.train_rows=64", "train.skip_untaught=0.5"),
 }
-COMPARED = {"skip (64 prompts)": "plain (64 prompts)"}
+COMPARED = {
+    "skip (64 prompts)": "plain (64 prompts)",
+    "refill, right or wrong": "right or wrong",
+    "skip, right or wrong (64 prompts)": "right or wrong (64 prompts)",
+}
 """what a way is compared with, where that is not `plain`"""
 
 
 def trained(way: str, seed: int, arguments: argparse.Namespace) -> Path:
     """Train a run, unless it is finished; return its directory."""
-    name = f"{way.replace(' ', '-').replace('(', '').replace(')', '')}-{seed}"
+    name = f"{way.translate(str.maketrans(' ', '-', '(),'))}-{seed}"
     root = arguments.runs / name
     if not has_scores(RunPaths(root).stage_evaluation("length")):
-        place = ["--runs-dir", str(arguments.runs), "--quiet"]
+        place = [f"--plugin={BAND}", "--runs-dir", str(arguments.runs), "--quiet"]
         sets = [f"stages.length.steps={arguments.steps}", "optimizer.schedule=constant"]
         sets += [f"train.validate_every={EVERY}", "train.validation_prompts=100", *WAYS[way]]
         new = ["--model=tiny", "--strategy=finetuned", "--reward=length", f"--seed={seed}", f"--name={name}"]
