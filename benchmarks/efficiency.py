@@ -5,7 +5,7 @@
 Every run trains `tiny` for the length alone, as the first stage of `--strategy finetuned` does, at a constant rate and
 with one setting changed. Its validations (100 posts, greedy, every 5 steps) say after how many sampled rollouts 95 % of
 the summaries are within the tolerance for the first time; a run that never gets there counts with all of its rollouts,
-and is marked.
+and is marked. Seconds are those of the steps, without validations; compare only runs that had a core alone.
 Ratios are to the plain runs of the same seeds (with the same prompts), with Student's intervals over the logarithms.
 """
 
@@ -14,7 +14,9 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from math import exp, log
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
 from pathlib import Path
 
 import numpy as np
@@ -70,26 +72,45 @@ def trained(way: str, seed: int, arguments: argparse.Namespace) -> Path:
     return root
 
 
-def rollouts(run: Path) -> tuple[int, bool]:
-    """The rollouts that were sampled until the level was reached, and whether it was."""
-    rows, counted = read_jsonl(run / "metrics.jsonl"), 0
-    for row in rows:
-        counted += len(read_jsonl(run / "completions" / f"step-{row['step']:06d}.jsonl"))
+@dataclass(frozen=True)
+class Way:
+    """What a run needed until it was on target, or all that it had."""
+
+    rollouts: int
+    seconds: float
+    """of its steps, without validations"""
+    reached: bool
+
+
+def needed(run: Path) -> Way:
+    """Read what a run needed."""
+    count, seconds = 0, 0.0
+    for row in read_jsonl(run / "metrics.jsonl"):
+        count += len(read_jsonl(run / "completions" / f"step-{row['step']:06d}.jsonl"))
+        seconds += row["perf/step_s"] - row.get("perf/validate_s", 0.0)
         if row.get("validation/length/within_tol", 0.0) >= LEVEL:
-            return counted, True
-    return counted, False
+            return Way(count, seconds, True)
+    return Way(count, seconds, False)
+
+
+def times(ratios: Sequence[float]) -> str:
+    """The geometric mean of ratios, with its interval over the seeds."""
+    logs = np.log(ratios)
+    if len(logs) < 2 or not logs.std():
+        return f"{exp(logs.mean()):.2f}"
+    half = stats.t.ppf(0.975, len(logs) - 1) * stats.sem(logs)
+    return f"{exp(logs.mean()):.2f} [{exp(logs.mean() - half):.2f}, {exp(logs.mean() + half):.2f}]"
 
 
 def line(way: str, arguments: argparse.Namespace) -> str:
     """The row of one way."""
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    found = [rollouts(trained(way, seed, arguments)) for seed in seeds]
-    base = [rollouts(trained(COMPARED.get(way, "plain"), seed, arguments))[0] for seed in seeds]
-    ratios = np.array([log(plain / own) for (own, _), plain in zip(found, base, strict=True)])
-    half = stats.t.ppf(0.975, len(ratios) - 1) * stats.sem(ratios) if len(ratios) > 1 and ratios.std() else 0.0
-    low, high = (exp(ratios.mean() + sign * half) for sign in (-1, 1))
-    counts = ", ".join(f"{count}{'' if reached else '+'}" for count, reached in found)
-    return f"| {way} | {counts} | {exp(ratios.mean()):.2f} [{low:.2f}, {high:.2f}] |"
+    found = [needed(trained(way, seed, arguments)) for seed in seeds]
+    base = [needed(trained(COMPARED.get(way, "plain"), seed, arguments)) for seed in seeds]
+    pairs = list(zip(base, found, strict=True))
+    counts = ", ".join(f"{one.rollouts:,}{'' if one.reached else '+'}" for one in found)
+    fewer, sooner = times([a.rollouts / b.rollouts for a, b in pairs]), times([a.seconds / b.seconds for a, b in pairs])
+    return f"| {way} | {counts} | {fewer} | {sooner} |"
 
 
 def main() -> None:
@@ -104,7 +125,7 @@ def main() -> None:
     for seed in range(arguments.first, arguments.first + arguments.seeds):
         for way in arguments.ways:
             trained(way, seed, arguments)
-    print("| way | rollouts to 95 % on target, by seed | fewer, times |\n| --- | --- | --- |")
+    print("| way | rollouts to 95 % on target, by seed | fewer, times | sooner, times |\n| --- | --- | --- | --- |")
     for way in arguments.ways:
         print(line(way, arguments), flush=True)
 
