@@ -14,13 +14,10 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
 from pathlib import Path
 
-import numpy as np
-from scipy import stats
+from intervals import ratio
 
 from smolsum.files import read_jsonl
 from smolsum.runs.paths import RunPaths
@@ -40,10 +37,6 @@ WAYS: dict[str, tuple[str, ...]] = {
     "credit at ends": ("grpo.length_credit=ends",),
     "batch deviation": ("grpo.advantage_scale=batch",),
     "no deviation": ("grpo.advantage_scale=none",),
-    "exponential shape": ("rewards.length_shape=exponential",),
-    "logarithmic shape": ("rewards.length_shape=logarithmic",),
-    "best of 8": ("stages.length.learn=best",),
-    "recombined": ("stages.length.learn=recombined",),
     "right or wrong": (RIGHT_OR_WRONG,),
     "refill, right or wrong": (RIGHT_OR_WRONG, "train.refill_rounds=2"),
     "right or wrong (64 prompts)": (RIGHT_OR_WRONG, "data.train_rows=64"),
@@ -73,7 +66,7 @@ def trained(way: str, seed: int, arguments: argparse.Namespace) -> Path:
 
 
 @dataclass(frozen=True)
-class Way:
+class Needed:
     """What a run needed until it was on target, or all that it had."""
 
     rollouts: int
@@ -82,24 +75,15 @@ class Way:
     reached: bool
 
 
-def needed(run: Path) -> Way:
+def needed(run: Path) -> Needed:
     """Read what a run needed."""
     count, seconds = 0, 0.0
     for row in read_jsonl(run / "metrics.jsonl"):
         count += len(read_jsonl(run / "completions" / f"step-{row['step']:06d}.jsonl"))
         seconds += row["perf/step_s"] - row.get("perf/validate_s", 0.0)
         if row.get("validation/length/within_tol", 0.0) >= LEVEL:
-            return Way(count, seconds, True)
-    return Way(count, seconds, False)
-
-
-def times(ratios: Sequence[float]) -> str:
-    """The geometric mean of ratios, with its interval over the seeds."""
-    logs = np.log(ratios)
-    if len(logs) < 2 or not logs.std():
-        return f"{exp(logs.mean()):.2f}"
-    half = stats.t.ppf(0.975, len(logs) - 1) * stats.sem(logs)
-    return f"{exp(logs.mean()):.2f} [{exp(logs.mean() - half):.2f}, {exp(logs.mean() + half):.2f}]"
+            return Needed(count, seconds, True)
+    return Needed(count, seconds, False)
 
 
 def line(way: str, arguments: argparse.Namespace) -> str:
@@ -109,7 +93,7 @@ def line(way: str, arguments: argparse.Namespace) -> str:
     base = [needed(trained(COMPARED.get(way, "plain"), seed, arguments)) for seed in seeds]
     pairs = list(zip(base, found, strict=True))
     counts = ", ".join(f"{one.rollouts:,}{'' if one.reached else '+'}" for one in found)
-    fewer, sooner = times([a.rollouts / b.rollouts for a, b in pairs]), times([a.seconds / b.seconds for a, b in pairs])
+    fewer, sooner = ratio([a.rollouts / b.rollouts for a, b in pairs]), ratio([a.seconds / b.seconds for a, b in pairs])
     return f"| {way} | {counts} | {fewer} | {sooner} |"
 
 
