@@ -5,21 +5,22 @@ keep a client or a model from step to step, and a process with MLX in it must no
 """
 
 import asyncio
-import concurrent.futures
 import ctypes
 import faulthandler
+import inspect
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 END_S = 1.0
-"""how long an event loop has to answer once its coroutine is cancelled; a function has twice that to end"""
+"""how long an event loop has to come to its next turn, and then to end; a function has twice that to end"""
 FROZEN_S = 5.0
 """how long after the deadline a process that cannot run Python any more ends"""
 REPORT_S, STOPPED_S = 0.25, 1.0
@@ -67,15 +68,14 @@ class EndedError(Exception):
     """The function wanted to end the interpreter: with sys.exit(), for example."""
 
 
-class _Stop(BaseException):
-    """Raised inside a function past its deadline; no `except Exception` there keeps it."""
+class _Stop(SystemExit):
+    """Raised inside a function past its deadline; no `except Exception` there keeps it, and an event loop ends with it
+    at once."""
 
 
+_Answer: TypeAlias = tuple[Any, Exception | None]
+"""what a call returned, or what it raised"""
 _stopped_s = 0.0
-_loop: asyncio.AbstractEventLoop | None = None
-_loop_thread: threading.Thread
-_waiting = dict[Coroutine[Any, Any, Any], asyncio.AbstractEventLoop]()
-"""those that have not had their turn in their loop"""
 
 
 def now() -> float:
@@ -88,100 +88,156 @@ class Running:
     """A call under way in a thread, which has until a time of `now`."""
 
     def __init__(self, call: Callable[[], Any], until: float) -> None:
-        self._until = until
-        self._done = threading.Event()
-        self._result: Any = None
-        self._error: Exception | None = None
-        # a daemon: a call that hangs in C code must not keep the process from its end
-        self._thread = threading.Thread(target=self._run, args=(call,), name="reward", daemon=True)
-        self._thread.start()
-
-    def _run(self, call: Callable[[], Any]) -> None:
-        try:
-            self._result = call()
-        except BaseException as error:
-            self._error = error if isinstance(error, Exception) else _ended(error)
-        self._done.set()
+        self._call, self._until = call, until
+        # of C code: _Stop may be raised anywhere in the thread, and must leave no lock held
+        self._answers = queue.SimpleQueue[_Answer]()
+        self._answer: _Answer | None = None
+        self._begin()
 
     def result(self) -> Any:
         """Wait for the result. Raises what the function raises, or PastDeadlineError once it is stopped."""
-        # a stop of the process is known a moment after it ends
-        while not self._done.wait(max(self._until - now(), 0.0)) and not self._done.wait(2 * REPORT_S):
-            if now() >= self._until:
+        while True:
+            late = now() >= self._until
+            # a stop of the process is known a moment after it ends
+            if answer := self._wait(2 * REPORT_S if late else min(self._until - now(), REPORT_S)):
+                value, error = answer
+                if error is not None:
+                    raise error
+                return value
+            if late and now() >= self._until:
                 self.stop()
                 raise PastDeadlineError("it ran past its deadline, rewards.timeout_s, and was stopped")
-        if self._error is not None:
-            raise self._error
-        return self._result
+            self._keep_on()
 
     def stop(self) -> None:
         """End the call if it still runs; one inside of C code ends when that returns."""
-        if not self._done.is_set():
-            _interrupt(self._thread)
-            self._done.wait(2 * END_S)
+        if not self._wait(0.0):
+            self._end()
+
+    def _wait(self, seconds: float) -> _Answer | None:
+        with suppress(queue.Empty):
+            self._answer = self._answer or self._answers.get(timeout=seconds)
+        return self._answer
+
+    def _begin(self) -> None:
+        # a daemon: a call that hangs in C code must not keep the process from its end
+        self._thread = threading.Thread(target=self._run, name="reward", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(_Stop):
+            try:
+                answer: _Answer = self._call(), None
+            except BaseException as error:
+                answer = None, _as_exception(error)
+            self._answers.put(answer)
+
+    def _keep_on(self) -> None:
+        """See to it that the call can still end."""
+
+    def _end(self) -> None:
+        _interrupt(self._thread)
+        self._thread.join(2 * END_S)
 
 
-def await_in_loop(call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Wait for a coroutine in the event loop that all async functions share: clients that they keep between steps stay
-    usable. If it hangs without awaiting, the next one gets another loop."""
-    global _loop, _loop_thread
-    if _loop is None or _loop.is_closed():
-        _loop = asyncio.new_event_loop()
-        _loop_thread = threading.Thread(target=_serve, args=(_loop,), name="rewards", daemon=True)
-        _loop_thread.start()
-    loop, thread, answered = _loop, _loop_thread, threading.Event()
-    # not the future of the task, which is told in the next turn of a loop that may end in this one
-    outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
+class RunningAsync(Running):
+    """A call of an async function under way in the event loop that all of them share: clients that they keep between
+    steps stay usable. If one hangs without awaiting, the loop ends, and the others are asked again in the next."""
 
-    async def guarded() -> None:
-        _waiting.pop(coroutine, None)
+    def _begin(self) -> None:
+        self._loop = _Loop.in_use()
+        self._task: asyncio.Task[None] | None = None
+        self._loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._await())
+
+    async def _await(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            outcome.set_result(await call())
-        except Exception as error:
-            outcome.set_exception(error)
+            answer: _Answer = await self._call(), None
+        except _Stop:  # another one may hang: no answer, so that this one is asked again
+            raise
         except BaseException as error:  # would end the loop
-            outcome.set_exception(_ended(error))
+            answer = None, _as_exception(error)
+        if loop.is_running():  # else it is thrown away with its loop, and asked again
+            self._answers.put(answer)
 
-    coroutine, task = guarded(), None
-    _waiting[coroutine] = loop
-    try:
-        with suppress(RuntimeError):  # the loop has ended by now
-            task = asyncio.run_coroutine_threadsafe(coroutine, loop)
-        while not outcome.done():  # a thread that only waits is not interrupted
-            if loop.is_closed() and not outcome.done():  # another function hung in it
-                _waiting.pop(coroutine, None)
-                coroutine.close()
-                return await_in_loop(call)
-            concurrent.futures.wait([outcome], REPORT_S)
-        return outcome.result()
-    finally:
-        if not outcome.done() and not loop.is_closed():
-            if task:
-                task.cancel()
-            with suppress(RuntimeError):  # another function hung in the same loop, which is closed already
-                loop.call_soon_threadsafe(answered.set)
-                if not answered.wait(END_S):
-                    _loop = None if _loop is loop else _loop
-                    loop.call_soon_threadsafe(loop.stop)
-                    _interrupt(thread)
+    def _keep_on(self) -> None:
+        # in this order: the last turn of a loop may bring the answer
+        if not self._loop.is_usable() and not self._wait(0.0):
+            self._begin()
+
+    def _end(self) -> None:
+        if self._loop.is_usable():
+            self._loop.call_soon(lambda: self._task and self._task.cancel())
+            self._loop.end_unless_it_turns()
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    with suppress(_Stop):
-        loop.run_forever()
-    loop.set_exception_handler(lambda *_: None)  # tasks that end with the loop are asked again, or stopped on purpose
-    for coroutine in [one for one, own in _waiting.items() if own is loop]:
-        coroutine.close()
-    loop.close()
+class _Loop:
+    """An event loop in a thread."""
+
+    _last: ClassVar["_Loop | None"] = None
+    _lock = threading.Lock()
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._ended = False
+        self.thread = threading.Thread(target=self._serve, name="rewards", daemon=True)
+        self.thread.start()
+
+    @classmethod
+    def in_use(cls) -> "_Loop":
+        """Return the loop of all async functions, another one if the last has ended."""
+        with cls._lock:
+            if cls._last is None or not cls._last.is_usable():
+                cls._last = cls()
+            return cls._last
+
+    def is_usable(self) -> bool:
+        """Return whether what is put into it has its turn, as far as is known."""
+        return not self._ended and self.thread.is_alive()
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop, unless it ends before."""
+        with suppress(RuntimeError):  # it is closed
+            self._loop.call_soon_threadsafe(function)
+
+    def end_unless_it_turns(self) -> None:
+        """End the loop, and what hangs in it, if it does not come to its next turn in time."""
+        turns = queue.SimpleQueue[None]()
+        self.call_soon(lambda: turns.put(None))
+        try:
+            turns.get(timeout=END_S)
+        except queue.Empty:
+            self._ended = True
+            self.call_soon(self._loop.stop)
+            _interrupt(self.thread)
+            self.thread.join(END_S)
+
+    def _serve(self) -> None:
+        with suppress(SystemExit):  # not only _Stop: a callback of users may want to end the interpreter
+            try:
+                self._loop.run_forever()
+            finally:
+                # tasks that end with the loop are asked again, or stopped on purpose: asyncio need not speak of them
+                self._loop.set_exception_handler(lambda *_: None)
+                for task in asyncio.all_tasks(self._loop):
+                    if asyncio.iscoroutine(own := task.get_coro()) and inspect.getcoroutinestate(own) == "CORO_CREATED":
+                        own.close()
+                self._loop.close()
 
 
-def _ended(error: BaseException) -> EndedError:
+def _as_exception(error: BaseException) -> Exception:
+    if isinstance(error, Exception):
+        return error
     return EndedError(f"{type(error).__name__} {error}".strip()).with_traceback(error.__traceback__)
 
 
 def _interrupt(thread: threading.Thread) -> None:
     """Raise _Stop in a thread, as soon as it runs Python code."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Stop))
+    if thread.is_alive():  # another may have its number by now
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Stop))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 from smolsum.config.sections import Config
 from smolsum.errors import PluginError, UsageError
-from smolsum.rewards.background import EndedError, PastDeadlineError, Running, await_in_loop, now
+from smolsum.rewards.background import EndedError, PastDeadlineError, Running, RunningAsync, now
 from smolsum.rewards.signal import Background, Facts, NotApplicable, Outcomes, RewardLog
 from smolsum.types import RolloutGroup
 
@@ -201,7 +201,11 @@ class CustomReward(Background):
         else:
             call = partial(function, **self._arguments(groups, config, log))
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-            return Running(lambda: _listed(await_in_loop(call), depth), until)
+
+            async def listed() -> list[Any] | str:
+                return _listed(await call(), depth)
+
+            return RunningAsync(listed, until)
         return Running(lambda: _listed(call(), depth), until)
 
     def _arguments(self, groups: Sequence[RolloutGroup], config: Config, log: RewardLog) -> dict[str, Any]:

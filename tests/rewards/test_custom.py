@@ -280,7 +280,16 @@ def test_a_deadline_ends_what_hangs(
         return [1.0] * len(completions)
 
     assert score(works, [group(["a"])]) == [[1.0]]
-    wait_until(lambda: not {"reward", "rewards"} & {one.name for one in {*threading.enumerate()} - {loop()}})
+    wait_until(only_the_loop_runs)
+
+
+def test_all_end_that_hang_in_one_loop(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second never has its turn."""
+    monkeypatch.setattr(background, "END_S", 0.1)
+    twins = {name: make_reward(never_awaits, file=__file__, sha256="", name=name) for name in ("one", "two")}
+    late = replace(SOON, rewards=replace(SOON.rewards, on_error="missing"))
+    assert [*score_all([group(["a"])], dict.fromkeys(twins, 1.0), late, twins).values()] == [[[None]]] * 2
+    wait_until(only_the_loop_runs)
 
 
 def test_what_ends_with_its_loop_has_its_value(group: Group) -> None:
@@ -294,14 +303,18 @@ def test_what_ends_with_its_loop_has_its_value(group: Group) -> None:
     assert score(returns, [group(["a"])]) == [[1.0]]
 
 
-def test_what_is_cut_off_with_its_loop_is_asked_again(group: Group, caplog: pytest.LogCaptureFixture) -> None:
-    """Another function that hung may end the loop in which this one waits for an answer. asyncio says nothing of it."""
+@pytest.mark.parametrize("end", [lambda loop: loop.stop(), lambda loop: loop.call_soon(sys.exit)])
+def test_what_is_cut_off_with_its_loop_is_asked_again(
+    end: Callable[[asyncio.AbstractEventLoop], object], group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another function that hung, or a callback that wants to end the interpreter, may end the loop in which this one
+    waits for an answer. asyncio says nothing of it."""
     asked = []
 
     async def waits(completions: list[str]) -> list[float]:
         asked.append(completions)
         if len(asked) == 1:
-            asyncio.get_running_loop().stop()
+            end(asyncio.get_running_loop())
             await asyncio.sleep(3600)
         return [1.0] * len(completions)
 
@@ -311,9 +324,10 @@ def test_what_is_cut_off_with_its_loop_is_asked_again(group: Group, caplog: pyte
     assert caplog.messages == []
 
 
-def loop() -> threading.Thread:
-    """The thread of the event loop in use."""
-    return background._loop_thread
+def only_the_loop_runs() -> bool:
+    """Whether all threads of rewards have ended, except that of the event loop in use."""
+    own = background._Loop.in_use().thread
+    return not any(one.name in ("reward", "rewards") for one in threading.enumerate() if one is not own)
 
 
 def test_what_a_reward_prints_goes_to_stderr(group: Group, capsys: pytest.CaptureFixture[str]) -> None:
