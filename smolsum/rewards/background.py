@@ -97,14 +97,14 @@ class Running:
     def result(self) -> Any:
         """Wait for the result. Raises what the function raises, or PastDeadlineError once it is stopped."""
         while True:
-            late = now() >= self._until
+            left = self._until - now()
             # a stop of the process is known a moment after it ends
-            if answer := self._wait(2 * REPORT_S if late else min(self._until - now(), REPORT_S)):
+            if answer := self._wait(min(left, REPORT_S) if left > 0 else 2 * REPORT_S):
                 value, error = answer
                 if error is not None:
                     raise error
                 return value
-            if late and now() >= self._until:
+            if left <= 0 and now() >= self._until:
                 self.stop()
                 raise PastDeadlineError("it ran past its deadline, rewards.timeout_s, and was stopped")
             self._keep_on()
@@ -156,7 +156,7 @@ class RunningAsync(Running):
         loop = asyncio.get_running_loop()
         try:
             answer: _Answer = await self._call(), None
-        except _Stop:  # another one may hang: no answer, so that this one is asked again
+        except _Stop:  # this one is past its deadline, or another one is and this one is asked again
             raise
         except BaseException as error:  # would end the loop
             answer = None, _as_exception(error)
