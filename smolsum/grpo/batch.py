@@ -202,12 +202,15 @@ class BatchSampler:
         if self._rewarded:
             return
         self._unrewarded += 1
-        names = " and ".join(name for name, weight in self.stage.trained_rewards.items() if weight)
+        weighted = [name for name, weight in self.stage.trained_rewards.items() if weight]
+        lacking = [name for name in weighted if all(value is None for row in batch.scores[name] for value in row)]
+        names = " and ".join(lacking or weighted)
         if self._unrewarded == min(WITHOUT_REWARD, self._steps):
             custom = any(isinstance(self.signals[name], Background) for name in self.stage.trained_rewards)
             raise (PluginError if custom else SmolsumError)(
                 f"no completion of {self._unrewarded} steps has a reward: {names} had no value for any",
-                hint="None means that a reward does not apply: return a number, perhaps 0, for some completions",
+                hint="warnings above name what fails; None from a function means that it does not apply: return a "
+                "number, perhaps 0, for some completions",
             )
         if self._unrewarded == 1:
             message = f"no completion of the step has a reward, so that it teaches nothing: {names} had no value"

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, TypeAlias
 
@@ -23,6 +23,8 @@ END_S = 1.0
 """how long an event loop has to come to its next turn, and then to end; a function has twice that to end"""
 FROZEN_S = 5.0
 """how long after the deadline a process that cannot run Python any more ends"""
+ASKED = 3
+"""times at most that an async function is asked whose event loop ends"""
 REPORT_S, STOPPED_S = 0.25, 1.0
 """between two signs of life of Python, and how late one is if the process was stopped"""
 TICKS = 10
@@ -60,7 +62,11 @@ process answers at once and one that was stopped when it goes on. All threads ar
 to read their frames while they run may crash."""
 
 
-class PastDeadlineError(Exception):
+class NoAnswerError(Exception):
+    """The function gave no answer, and would give none for fewer completions."""
+
+
+class PastDeadlineError(NoAnswerError):
     """The function ran past its deadline."""
 
 
@@ -104,10 +110,12 @@ class Running:
                 if error is not None:
                     raise error
                 return value
+            if self._is_asked_again():
+                continue
             if left <= 0 and now() >= self._until:
                 self.stop()
-                raise PastDeadlineError("it ran past its deadline, rewards.timeout_s, and was stopped")
-            self._keep_on()
+                if not self._is_asked_again():
+                    raise PastDeadlineError("it ran past its deadline, rewards.timeout_s")
 
     def stop(self) -> None:
         """End the call if it still runs; one inside of C code ends when that returns."""
@@ -132,8 +140,9 @@ class Running:
                 answer = None, _as_exception(error)
             self._answers.put(answer)
 
-    def _keep_on(self) -> None:
-        """See to it that the call can still end."""
+    def _is_asked_again(self) -> bool:
+        """Begin again, with another deadline, what can have no answer because of another call."""
+        return False
 
     def _end(self) -> None:
         _interrupt(self._thread)
@@ -144,7 +153,12 @@ class RunningAsync(Running):
     """A call of an async function under way in the event loop that all of them share: clients that they keep between
     steps stay usable. If one hangs without awaiting, the loop ends, and the others are asked again in the next."""
 
+    def __init__(self, call: Callable[[], Coroutine[Any, Any, Any]], until: float) -> None:
+        self._seconds, self._asked = until - now(), 0
+        super().__init__(call, until)
+
     def _begin(self) -> None:
+        self._asked += 1
         self._loop = _Loop.in_use()
         self._task: asyncio.Task[None] | None = None
         self._loop.call_soon(self._start)
@@ -163,10 +177,17 @@ class RunningAsync(Running):
         if loop.is_running():  # else it is thrown away with its loop, and asked again
             self._answers.put(answer)
 
-    def _keep_on(self) -> None:
+    def _is_asked_again(self) -> bool:
         # in this order: the last turn of a loop may bring the answer
-        if not self._loop.is_usable() and not self._wait(0.0):
-            self._begin()
+        if self._loop.is_usable() or self._wait(0.0):
+            return False
+        if self._task is not None and self._loop.hung is self._task:
+            return False
+        if self._asked == ASKED:
+            raise NoAnswerError(f"its event loop ended {ASKED} times, by sys.exit() in a callback for example")
+        self._until = now() + self._seconds
+        self._begin()
+        return True
 
     def _end(self) -> None:
         if self._loop.is_usable():
@@ -183,6 +204,8 @@ class _Loop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._ended = False
+        self.hung: asyncio.Task[Any] | None = None
+        """what kept it from its next turn, once it was ended for that"""
         self.thread = threading.Thread(target=self._serve, name="rewards", daemon=True)
         self.thread.start()
 
@@ -210,7 +233,7 @@ class _Loop:
         try:
             turns.get(timeout=END_S)
         except queue.Empty:
-            self._ended = True
+            self.hung, self._ended = asyncio.current_task(self._loop), True
             self.call_soon(self._loop.stop)
             _interrupt(self.thread)
             self.thread.join(END_S)

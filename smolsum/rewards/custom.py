@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 from smolsum.config.sections import Config
 from smolsum.errors import PluginError, UsageError
-from smolsum.rewards.background import EndedError, PastDeadlineError, Running, RunningAsync, now
+from smolsum.rewards.background import EndedError, NoAnswerError, PastDeadlineError, Running, RunningAsync, now
 from smolsum.rewards.signal import Background, Facts, NotApplicable, Outcomes, RewardLog
 from smolsum.types import RolloutGroup
 
@@ -245,7 +245,7 @@ class CustomReward(Background):
             raise PluginError(f"{self.where} {error}", hint=hint) from error
         except Exception as error:
             cause, whole = error, self._described(error)
-            if isinstance(error, PastDeadlineError) or self.options.whole_step:
+            if isinstance(error, NoAnswerError) or self.options.whole_step:
                 flat, problems = [None] * len(samples), dict.fromkeys(range(len(samples)), whole)
             else:
                 flat, problems = self._one_by_one(groups, config, log)
@@ -322,7 +322,7 @@ class CustomReward(Background):
     def _described(self, error: Exception) -> str:
         """Return an exception with its line in the user's file."""
         said = _text(error)
-        if isinstance(error, PastDeadlineError):
+        if isinstance(error, NoAnswerError):
             return said
         text = said if isinstance(error, EndedError) else f"{type(error).__name__}: {said}".removesuffix(": ")
         frames = traceback.extract_tb(error.__traceback__)

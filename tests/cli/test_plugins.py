@@ -313,9 +313,12 @@ def test_an_exception_loses_nothing(call: Call, tmp_path: Path) -> None:
     done(call("train", "--resume=mine", "--plugin=flaky.py", "--quiet"))
     assert (state(run), len(read_jsonl(run.metrics))) == ("finished", 4)
     write("broken", "")
-    none = [*arguments(data, Path("runs"), "none", **settings), "--set=rewards.on_error=missing", "--reward=flaky"]
+    none = [*arguments(data, Path("runs"), "none", **settings), "--set=rewards.on_error=missing"]
+    none += ["--reward=flaky-meteor"]
     code, _, err = call(*none, "--plugin=flaky.py", "--quiet")
-    assert_refused((code, "", err), "no value for 8 of 8 completions", "no completion of 2 steps", error=SmolsumError)
+    assert_refused(
+        (code, "", err), "no value for 8 of 8 completions", "a reward: flaky had no value", error=SmolsumError
+    )
     assert state(RunPaths(Path("runs/none"))) == "failed"
     write("flaky.py", Path("flaky.py").read_text().replace("1 / 0", "1 / (len(c) % 2)"))
     again = ["train", "--config=runs/mine/config.toml", "--plugin=flaky.py", "--set=rewards.on_error=missing", "-q"]

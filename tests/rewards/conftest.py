@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from smolsum.console import WaitHook, use_hook
 from smolsum.rewards import meteor
 from smolsum.types import Prompt, Rollout, RolloutGroup
 
@@ -67,3 +68,11 @@ def no_wordnet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
     gc.unfreeze()
+
+
+@pytest.fixture
+def notes() -> Iterator[list[str]]:
+    """The events of the block."""
+    found: list[str] = []
+    with use_hook(WaitHook(notify=lambda kind, message: found.append(f"{kind}: {message}"))):
+        yield found
