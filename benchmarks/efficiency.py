@@ -32,8 +32,6 @@ WAYS: dict[str, tuple[str, ...]] = {
     "refill": ("train.refill_rounds=2",),
     "4 of 8 rollouts": ("grpo.update_rollouts=4",),
     "8 of 16 rollouts": ("sampling.rollouts=16", "grpo.update_rollouts=8", "train.prompts_per_step=2"),
-    "skip (64 prompts)": ("data.train_rows=64", "train.skip_untaught=0.5"),
-    "plain (64 prompts)": ("data.train_rows=64",),
     "credit at ends": ("grpo.length_credit=ends",),
     "batch deviation": ("grpo.advantage_scale=batch",),
     "no deviation": ("grpo.advantage_scale=none",),
@@ -43,7 +41,6 @@ WAYS: dict[str, tuple[str, ...]] = {
     "skip, right or wrong (64 prompts)": (RIGHT_OR_WRONG, "data.train_rows=64", "train.skip_untaught=0.5"),
 }
 COMPARED = {
-    "skip (64 prompts)": "plain (64 prompts)",
     "refill, right or wrong": "right or wrong",
     "skip, right or wrong (64 prompts)": "right or wrong (64 prompts)",
 }

@@ -17,10 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
 END_S = 1.0
-"""how long an event loop has to come to its next turn, and then to end; a function has twice that to end"""
+"""how long an event loop has to come to its next turns, and then to end; a thread has twice that"""
 FROZEN_S = 5.0
 """how long after the deadline a process that cannot run Python any more ends"""
 ASKED = 3
@@ -71,12 +72,15 @@ class PastDeadlineError(NoAnswerError):
 
 
 class EndedError(Exception):
-    """The function wanted to end the interpreter: with sys.exit(), for example."""
+    """The function raised what is no Exception: it wanted to end the interpreter with sys.exit(), for example."""
 
 
-class _Stop(SystemExit):
-    """Raised inside a function past its deadline; no `except Exception` there keeps it, and an event loop ends with it
-    at once."""
+class _Stop(BaseException):
+    """Raised inside a function past its deadline; no `except Exception` there keeps it."""
+
+
+class _StopLoop(SystemExit):
+    """Raised inside an event loop that a function keeps from its next turn; asyncio ends the loop with it at once."""
 
 
 _Answer: TypeAlias = tuple[Any, Exception | None]
@@ -91,11 +95,11 @@ def now() -> float:
 
 
 class Running:
-    """A call under way in a thread, which has until a time of `now`."""
+    """A call under way in a thread, whose deadline is a time of `now`."""
 
     def __init__(self, call: Callable[[], Any], until: float) -> None:
         self._call, self._until = call, until
-        # of C code: _Stop may be raised anywhere in the thread, and must leave no lock held
+        # a queue of C code: _Stop may be raised anywhere in the thread, and must leave no lock held
         self._answers = queue.SimpleQueue[_Answer]()
         self._answer: _Answer | None = None
         self._begin()
@@ -120,7 +124,7 @@ class Running:
     def stop(self) -> None:
         """End the call if it still runs; one inside of C code ends when that returns."""
         if not self._wait(0.0):
-            self._end()
+            self._interrupt()
 
     def _wait(self, seconds: float) -> _Answer | None:
         with suppress(queue.Empty):
@@ -144,14 +148,14 @@ class Running:
         """Begin again, with another deadline, what can have no answer because of another call."""
         return False
 
-    def _end(self) -> None:
-        _interrupt(self._thread)
+    def _interrupt(self) -> None:
+        _raise_in(self._thread, _Stop)
         self._thread.join(2 * END_S)
 
 
 class RunningAsync(Running):
     """A call of an async function under way in the event loop that all of them share: clients that they keep between
-    steps stay usable. If one hangs without awaiting, the loop ends, and the others are asked again in the next."""
+    steps stay usable. If one keeps the others from their turn, the loop ends, and they are asked again in the next."""
 
     def __init__(self, call: Callable[[], Coroutine[Any, Any, Any]], until: float) -> None:
         self._seconds, self._asked = until - now(), 0
@@ -161,16 +165,17 @@ class RunningAsync(Running):
         self._asked += 1
         self._loop = _Loop.in_use()
         self._task: asyncio.Task[None] | None = None
-        self._loop.call_soon(self._start)
+        self._loop.call_soon(partial(self._start, self._loop))
 
-    def _start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._await())
+    def _start(self, loop: "_Loop") -> None:
+        if loop is self._loop:  # else it comes too late: there is another one by now
+            self._task = asyncio.get_running_loop().create_task(self._await())
 
     async def _await(self) -> None:
         loop = asyncio.get_running_loop()
         try:
             answer: _Answer = await self._call(), None
-        except _Stop:  # this one is past its deadline, or another one is and this one is asked again
+        except _StopLoop:  # this one is past its deadline, or another one is and this one is asked again
             raise
         except BaseException as error:  # would end the loop
             answer = None, _as_exception(error)
@@ -184,12 +189,13 @@ class RunningAsync(Running):
         if self._task is not None and self._loop.hung is self._task:
             return False
         if self._asked == ASKED:
-            raise NoAnswerError(f"its event loop ended {ASKED} times, by sys.exit() in a callback for example")
+            by = f", at last by {self._loop.ended_by}" if self._loop.ended_by else ""
+            raise NoAnswerError(f"its event loop ended {ASKED} times{by}")
         self._until = now() + self._seconds
         self._begin()
         return True
 
-    def _end(self) -> None:
+    def _interrupt(self) -> None:
         if self._loop.is_usable():
             self._loop.call_soon(lambda: self._task and self._task.cancel())
             self._loop.end_unless_it_turns()
@@ -198,14 +204,17 @@ class RunningAsync(Running):
 class _Loop:
     """An event loop in a thread."""
 
-    _last: ClassVar["_Loop | None"] = None
+    _kept: ClassVar[list["_Loop"]] = []
+    """the one in use last, after those that have ended and are not closed yet"""
     _lock = threading.Lock()
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self._ended = False
         self.hung: asyncio.Task[Any] | None = None
-        """what kept it from its next turn, once it was ended for that"""
+        """what kept the loop from its next turn, if it was ended for that"""
+        self.ended_by = ""
+        """what a callback or task of users raised to end the interpreter"""
         self.thread = threading.Thread(target=self._serve, name="rewards", daemon=True)
         self.thread.start()
 
@@ -213,9 +222,13 @@ class _Loop:
     def in_use(cls) -> "_Loop":
         """Return the loop of all async functions, another one if the last has ended."""
         with cls._lock:
-            if cls._last is None or not cls._last.is_usable():
-                cls._last = cls()
-            return cls._last
+            # not in their own threads, in which _StopLoop may be raised late
+            for one in [one for one in cls._kept if not (one.thread.is_alive() or one.loop.is_running())]:
+                cls._kept.remove(one)
+                one._close()
+            if not (cls._kept and cls._kept[-1].is_usable()):
+                cls._kept.append(cls())
+            return cls._kept[-1]
 
     def is_usable(self) -> bool:
         """Return whether what is put into it has its turn, as far as is known."""
@@ -224,43 +237,64 @@ class _Loop:
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call a function in the loop, unless it ends before."""
         with suppress(RuntimeError):  # it is closed
-            self._loop.call_soon_threadsafe(function)
+            self.loop.call_soon_threadsafe(function)
 
     def end_unless_it_turns(self) -> None:
-        """End the loop, and what hangs in it, if it does not come to its next turn in time."""
+        """End the loop, and what hangs in it, if it does not come to its next turn but one in time: what is cancelled
+        in the next turn hears of it in the one after that."""
         turns = queue.SimpleQueue[None]()
-        self.call_soon(lambda: turns.put(None))
+        self.call_soon(lambda: self.loop.call_soon(turns.put, None))
         try:
             turns.get(timeout=END_S)
-        except queue.Empty:
-            self.hung, self._ended = asyncio.current_task(self._loop), True
-            self.call_soon(self._loop.stop)
-            _interrupt(self.thread)
+        except BaseException as error:  # also where Ctrl-C ends the wait
+            self.hung, self._ended = asyncio.current_task(self.loop), True
+            self.loop.set_exception_handler(_say_nothing)
+            self.call_soon(self.loop.stop)
+            _raise_in(self.thread, _StopLoop)
+            if not isinstance(error, queue.Empty):
+                raise
             self.thread.join(END_S)
 
     def _serve(self) -> None:
-        with suppress(SystemExit):  # not only _Stop: a callback of users may want to end the interpreter
-            try:
-                self._loop.run_forever()
-            finally:
-                # tasks that end with the loop are asked again, or stopped on purpose: asyncio need not speak of them
-                self._loop.set_exception_handler(lambda *_: None)
-                for task in asyncio.all_tasks(self._loop):
-                    if asyncio.iscoroutine(own := task.get_coro()) and inspect.getcoroutinestate(own) == "CORO_CREATED":
-                        own.close()
-                self._loop.close()
+        try:
+            self.loop.run_forever()
+        except _StopLoop:
+            pass
+        except SystemExit as error:
+            self.ended_by = _said(error)
+        self.loop.set_exception_handler(_say_nothing)
+
+    def _close(self) -> None:
+        for task in asyncio.all_tasks(self.loop):
+            if inspect.iscoroutine(own := task.get_coro()) and inspect.getcoroutinestate(own) == "CORO_CREATED":
+                own.close()
+        self.loop.close()
+
+
+def _say_nothing(*_: Any) -> None:
+    """Handle what asyncio says of tasks that end with their loop: they are asked again, or stopped on purpose."""
 
 
 def _as_exception(error: BaseException) -> Exception:
-    if isinstance(error, Exception):
-        return error
-    return EndedError(f"{type(error).__name__} {error}".strip()).with_traceback(error.__traceback__)
+    return error if isinstance(error, Exception) else EndedError(_said(error)).with_traceback(error.__traceback__)
 
 
-def _interrupt(thread: threading.Thread) -> None:
-    """Raise _Stop in a thread, as soon as it runs Python code."""
-    if thread.is_alive():  # another may have its number by now
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_Stop))
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__} {text_of(error)}".strip()
+
+
+def text_of(value: Any, form: Callable[[Any], str] = str) -> str:
+    """Return a value as text; only its type where its own class cannot say it."""
+    try:
+        return form(value)
+    except Exception:  # a user's class may raise anything
+        return f"<{type(value).__name__}>"
+
+
+def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
+    """Raise an exception in a thread, as soon as it runs Python code."""
+    if thread.is_alive():  # its number is given to others afterwards
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(error))
 
 
 @contextmanager

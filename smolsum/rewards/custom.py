@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 from smolsum.config.sections import Config
 from smolsum.errors import PluginError, UsageError
-from smolsum.rewards.background import EndedError, NoAnswerError, PastDeadlineError, Running, RunningAsync, now
+from smolsum.rewards.background import EndedError, NoAnswerError, PastDeadlineError, Running, RunningAsync, now, text_of
 from smolsum.rewards.signal import Background, Facts, NotApplicable, Outcomes, RewardLog
 from smolsum.types import RolloutGroup
 
@@ -281,7 +281,10 @@ class CustomReward(Background):
                 continue
             try:
                 running = self._start([single], config, RewardLog([1], log.state), until)
-                (flat[-1],), wrong = self._checked(running.result(), [single])
+                try:
+                    (flat[-1],), wrong = self._checked(running.result(), [single])
+                finally:
+                    running.stop()
                 problems |= {len(flat) - 1: one for one in wrong.values()}
             except _WrongShapeError as error:
                 problems[len(flat) - 1] = str(error)
@@ -303,7 +306,7 @@ class CustomReward(Background):
             raise _WrongShapeError(f"returned {len(rows)} values for {sum(sizes)} completions")
         flat: Flat = [NotApplicable.VALUE if value is None else _number(value) for value in rows]
         problems = {
-            place: f"it returned {_text(value, repr):.80}, not a finite number (None: it does not apply)"
+            place: f"it returned {text_of(value, repr):.80}, not a finite number (None: it does not apply)"
             for place, value in enumerate(rows)
             if flat[place] is None
         }
@@ -311,7 +314,7 @@ class CustomReward(Background):
 
     def _hint(self, error: Exception | None, usual: str) -> str:
         """Return the hint for an error: TRL's conversational form has to be chosen."""
-        indexed = isinstance(error, TypeError | IndexError | AttributeError) and CHAT_AS_TEXT.search(_text(error))
+        indexed = isinstance(error, TypeError | IndexError | AttributeError) and CHAT_AS_TEXT.search(text_of(error))
         if indexed and not (self.options.chats or self.options.whole_step):
             return (
                 "prompts and completions are texts; for a function that reads messages, such as "
@@ -321,7 +324,7 @@ class CustomReward(Background):
 
     def _described(self, error: Exception) -> str:
         """Return an exception with its line in the user's file."""
-        said = _text(error)
+        said = text_of(error)
         if isinstance(error, NoAnswerError):
             return said
         text = said if isinstance(error, EndedError) else f"{type(error).__name__}: {said}".removesuffix(": ")
@@ -357,11 +360,3 @@ def _number(value: Any) -> float | None:
     except Exception:  # whatever a user's class raises, or a whole number that is too large
         return None
     return number if abs(number) <= LARGEST else None  # not for NaN either
-
-
-def _text(value: Any, form: Callable[[Any], str] = str) -> str:
-    """Return a value as text; only its type where its own class cannot say it."""
-    try:
-        return form(value)
-    except Exception:  # a user's class may raise anything
-        return f"<{type(value).__name__}>"

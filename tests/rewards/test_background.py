@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,24 @@ async def waits_forever(completions: list[str]) -> list[float]:
     return [0.0] * len(completions)
 
 
+async def goes_on_once(completions: list[str]) -> list[float]:
+    """Hangs, and keeps every exception, the first one."""
+    try:
+        return loops_forever(completions)
+    except BaseException:
+        return [0.0] * len(completions)
+
+
+def exits_softly(completions: list[str]) -> list[float]:
+    """Never ends, and keeps what a parser of arguments raises."""
+    while completions:
+        try:
+            time.sleep(0.01)
+        except (Exception, SystemExit):
+            continue
+    return []
+
+
 def generates_forever(completions: list[str]) -> Iterator[float]:
     """Never ends while it is listed."""
     yield from loops_forever(completions)
@@ -65,11 +85,13 @@ async def works(completions: list[str]) -> list[float]:
 
 async def ends_the_loop(completions: list[str]) -> list[float]:
     """Waits, with a callback that wants to end the interpreter."""
-    asyncio.get_running_loop().call_soon(sys.exit)
+    asyncio.get_running_loop().call_soon(sys.exit, "no key")
     return await waits_forever(completions)
 
 
-@pytest.mark.parametrize("function", [loops_forever, never_awaits, waits_forever, generates_forever])
+@pytest.mark.parametrize(
+    "function", [loops_forever, exits_softly, never_awaits, goes_on_once, waits_forever, generates_forever]
+)
 def test_a_deadline_ends_what_hangs(
     function: Callable[..., Any], group: Group, notes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,15 +123,23 @@ def test_what_works_has_its_value_next_to_what_hangs(
 
 def test_what_ends_every_loop_is_named(group: Group) -> None:
     """It is no deadline that it misses."""
-    with refuses("'ends_the_loop'", "its event loop ended 3 times", error=PluginError):
+    with refuses("'ends_the_loop'", "its event loop ended 3 times, at last by SystemExit no key", error=PluginError):
         score(ends_the_loop, [group(["a", "b"])])
 
 
-def test_all_end_that_hang_in_one_loop(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has its own error."""
-    monkeypatch.setattr(background, "END_S", 0.1)
-    twins = {name: make_reward(never_awaits, file=__file__, sha256="", name=name) for name in ("one", "two")}
-    assert [*score_all([group(["a"])], dict.fromkeys(twins, 1.0), LATE, twins).values()] == [[[None]]] * 2
+def test_ctrl_c_while_a_function_is_stopped(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook, where the process goes on: what hangs ends all the same, and the next function works."""
+    running = background.RunningAsync(partial(never_awaits, ["a"]), background.now() + 0.3)
+
+    class Interrupted(queue.SimpleQueue[None]):
+        def get(self, block: bool = True, timeout: float | None = None) -> None:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(background.queue, "SimpleQueue", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            running.result()
+    assert score(works, [group(["a"])]) == [[1.0]]
     wait_until(only_the_loop_runs)
 
 
@@ -124,7 +154,7 @@ def test_what_ends_with_its_loop_has_its_value(group: Group) -> None:
     assert score(returns, [group(["a"])]) == [[1.0]]
 
 
-@pytest.mark.parametrize("end", [lambda loop: loop.stop(), lambda loop: loop.call_soon(sys.exit)])
+@pytest.mark.parametrize("end", [lambda loop: loop.stop(), lambda loop: loop.call_soon(sys.exit)], ids=["stop", "exit"])
 def test_what_is_cut_off_with_its_loop_is_asked_again(
     end: Callable[[asyncio.AbstractEventLoop], object], group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,9 +176,10 @@ def test_what_is_cut_off_with_its_loop_is_asked_again(
 
 
 def only_the_loop_runs() -> bool:
-    """Whether all threads of rewards have ended, except that of the event loop in use."""
-    own = background._Loop.in_use().thread
-    return not any(one.name in ("reward", "rewards") for one in threading.enumerate() if one is not own)
+    """Whether all threads and tasks of rewards have ended, except the thread of the event loop in use."""
+    used = background._Loop._kept[-1:]
+    left = [one for one in threading.enumerate() if one.name in ("reward", "rewards")]
+    return not {*left} - {one.thread for one in used} and not any(asyncio.all_tasks(one.loop) for one in used)
 
 
 MADE_REWARD = """
